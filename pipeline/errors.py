@@ -1,0 +1,44 @@
+"""What can go wrong for a reason that the user can mend.
+
+Every error raised on purpose is a `PipelineError` whose message says what was found, what was wanted
+and what to do. Callers show that message alone; the traceback belongs in a log file.
+"""
+
+
+class PipelineError(Exception):
+    """Base of all errors that are the user's, the data's or the environment's to mend."""
+
+
+class SettingsError(PipelineError, ValueError):
+    """A setting that is unknown, of the wrong type or out of its limits.
+
+    It is a `ValueError` too, so that pydantic reports it as an invalid parameter.
+    """
+
+
+class CorpusError(PipelineError):
+    """A corpus that is missing, unreadable, of the wrong shape or without usable text."""
+
+
+class DownloadError(CorpusError):
+    """No mirror gave the file; the message names each mirror and what it answered."""
+
+
+class DamagedOutputError(PipelineError):
+    """A published output whose files are missing or do not match its manifest."""
+
+
+class TrainingError(PipelineError):
+    """Training that cannot start or cannot go on."""
+
+
+class NonFiniteError(TrainingError):
+    """A loss or a gradient that is infinite or not a number."""
+
+
+class EncodingError(PipelineError):
+    """Text that the encoder cannot take."""
+
+
+class RegistryError(PipelineError):
+    """A model registry that cannot be reached or refuses."""

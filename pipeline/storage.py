@@ -1,0 +1,250 @@
+"""The store of stage outputs: folders that never change once published.
+
+In: what an output is made of (`Recipe`) and a function that builds its files in a local folder. Out: an `Output`
+at `<root>/<stage>/<key>`, local or on any fsspec store. The decision that matters: data files go first and
+`manifest.json` last, created only if absent, so that a kill at any moment leaves a whole output or none;
+readers trust the manifest alone.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from .errors import DamagedOutputError, PipelineError
+
+MANIFEST = "manifest.json"
+STAGING = ".staging"
+_KEY_LENGTH = 20  # hexadecimal digits: 80 bits
+_CHUNK = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the bytes of an output depend on; its hash is the output's key.
+
+    :param stage: the stage's name, also the folder of its outputs.
+    :param format: raised whenever the code changes what the stage writes.
+    :param inputs: keys of the outputs that this one is made from.
+    """
+
+    stage: str
+    format: int
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        parts = {"stage": self.stage, "format": self.format, "settings": dict(self.settings), "inputs": dict(self.inputs)}
+        return digest(json.dumps(parts, sort_keys=True, allow_nan=False).encode())[:_KEY_LENGTH]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A published output: its address and the manifest that lists its files.
+
+    `manifest` holds stage, format, key, settings, inputs, files (name, size, sha256), facts (what was counted
+    or measured) and recorded (what is noted but not part of the key).
+    """
+
+    address: str
+    manifest: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return str(self.manifest["key"])
+
+    @property
+    def stage(self) -> str:
+        return str(self.manifest["stage"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return dict(self.manifest["facts"])
+
+    def file(self, name: str) -> str:
+        """The address of one of the output's files."""
+        return f"{self.address}/{name}"
+
+
+def digest(data: bytes) -> str:
+    """The sha256 of some bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(address: str) -> str:
+    """The sha256 of a file at any fsspec address, in hexadecimal."""
+    hasher = hashlib.sha256()
+    with fsspec.open(address, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def read_json(address: str) -> Any:
+    """Read a JSON file at any fsspec address."""
+    with fsspec.open(address, "rb") as file:
+        return json.loads(file.read())
+
+
+def open_output(address: str) -> Output:
+    """Open a published output and check that its files are there with their sizes.
+
+    :raises PipelineError: there is no manifest.
+    :raises DamagedOutputError: the manifest is unreadable, or a file is missing or of another size.
+    """
+    fs, path = fsspec.url_to_fs(address)
+    try:
+        manifest = json.loads(fs.cat_file(f"{path}/{MANIFEST}"))
+        files = {entry["name"]: entry["size"] for entry in manifest["files"]}
+    except FileNotFoundError:
+        raise PipelineError(f"{address}: no {MANIFEST} here, so no finished output; run the stage that makes it") from None
+    except (ValueError, KeyError, TypeError) as error:
+        todo = "delete the folder and run the flow again"
+        raise DamagedOutputError(f"{address}/{MANIFEST}: not a readable manifest ({error}); {todo}") from error
+    for name, size in files.items():
+        try:
+            found = fs.info(f"{path}/{name}")["size"]
+        except FileNotFoundError:
+            raise DamagedOutputError(f"{address}/{name}: missing, wanted {size} bytes; the flow makes it again") from None
+        if found != size:
+            raise DamagedOutputError(f"{address}/{name}: {found} bytes, wanted {size}; the flow makes it again")
+    return Output(address, manifest)
+
+
+def verify_digests(output: Output) -> None:
+    """Read every file of an output and compare it with the manifest.
+
+    :raises DamagedOutputError: names the first file that differs.
+    """
+    for entry in output.manifest["files"]:
+        found = file_digest(output.file(entry["name"]))
+        if found != entry["sha256"]:
+            raise DamagedOutputError(f"{output.file(entry['name'])}: sha256 {found}, wanted {entry['sha256']}; the flow makes it again")
+
+
+class Store:
+    """The root under which all outputs live: a local folder or an fsspec address such as `s3://bucket/bert`."""
+
+    def __init__(self, root: str) -> None:
+        fs, path = fsspec.url_to_fs(root)
+        self._fs = fs
+        self.local = isinstance(fs, LocalFileSystem)
+        self.root = str(Path(path).absolute()) if self.local else root.rstrip("/")
+
+    def address(self, stage: str, key: str) -> str:
+        """Where the output of a stage with a key is or would be."""
+        return f"{self.root}/{stage}/{key}"
+
+    def find(self, stage: str, key: str) -> Output | None:
+        """The published output, or None.
+
+        :raises DamagedOutputError: it was published but is no longer whole.
+        """
+        if not self._fs.exists(f"{self.address(stage, key)}/{MANIFEST}"):
+            return None
+        return open_output(self.address(stage, key))
+
+    def withdraw(self, stage: str, key: str) -> None:
+        """Delete an output's manifest, so that nobody takes what is left for whole."""
+        self._fs.rm_file(f"{self.address(stage, key)}/{MANIFEST}")
+
+    def make(
+        self,
+        recipe: Recipe,
+        build: Callable[[Path], Mapping[str, Any]],
+        *,
+        recorded: Mapping[str, Any] | None = None,
+        verify: bool = False,
+    ) -> Output:
+        """Find the output of a recipe or build and publish it.
+
+        A damaged output is withdrawn and made again under the same key, with a warning.
+
+        :param build: writes files into the local folder that it is given and returns facts for the manifest.
+        :param recorded: noted in the manifest, not part of the key.
+        :param verify: compare digests, not only sizes, of an output that is found.
+        """
+        try:
+            found = self.find(recipe.stage, recipe.key)
+            if found is not None and verify:
+                verify_digests(found)
+        except DamagedOutputError as error:
+            logger.warning("%s/%s is damaged and is made again: %s", recipe.stage, recipe.key, error)
+            self.withdraw(recipe.stage, recipe.key)
+            found = None
+        if found is not None:
+            logger.info("%s/%s: found, nothing to do", recipe.stage, recipe.key)
+            return found
+        with self.staging() as folder:
+            facts = build(folder)
+            return self.publish(recipe, folder, facts, recorded or {})
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A local folder to build in, on the store's own disk where the store is local; gone afterwards."""
+        parent = Path(self.root) / STAGING if self.local else None
+        if parent:
+            parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, recipe: Recipe, folder: Path, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> Output:
+        """Move the files of a local folder to the recipe's address, then create the manifest."""
+        address = self.address(recipe.stage, recipe.key)
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        files = [{"name": name, "size": (folder / name).stat().st_size, "sha256": file_digest(str(folder / name))} for name in names]
+        for name in names:
+            self._put(folder / name, f"{address}/{name}")
+        manifest = {
+            "stage": recipe.stage,
+            "format": recipe.format,
+            "key": recipe.key,
+            "settings": dict(recipe.settings),
+            "inputs": dict(recipe.inputs),
+            "files": files,
+            "facts": dict(facts),
+            "recorded": {"created": datetime.now(UTC).isoformat(timespec="seconds"), **recorded},
+        }
+        self.create(f"{address}/{MANIFEST}", json.dumps(manifest, indent=1).encode())
+        return open_output(address)
+
+    def _put(self, source: Path, address: str) -> None:
+        if self.local:
+            Path(address).parent.mkdir(parents=True, exist_ok=True)
+            source.replace(address)  # one file system: whole or not at all
+        else:
+            self._fs.put_file(str(source), address)
+
+    def create(self, address: str, data: bytes) -> bool:
+        """Create a small file whole, only if it is absent. Returns whether it was created."""
+        if not self.local:
+            try:
+                self._fs.pipe_file(address, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+        Path(address).parent.mkdir(parents=True, exist_ok=True)
+        with self.staging() as folder:
+            (folder / MANIFEST).write_bytes(data)
+            try:
+                os.link(folder / MANIFEST, address)  # unlike open("x"), never visible half-written
+            except FileExistsError:
+                return False
+        return True
