@@ -8,6 +8,7 @@ The decision that matters: limits stand once, in `field(metadata=...)`, where bo
 import dataclasses
 import math
 import operator
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 from .errors import SettingsError
 
 PRESETS = "presets"
-_WANTED: dict[type, str] = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
+_WANTED: dict[type, str] = {int: "a whole number", float: "a finite number", str: "text"}
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "gt": (">", operator.gt),
     "ge": (">=", operator.ge),
     "lt": ("<", operator.lt),
     "le": ("<=", operator.le),
+    "pattern": ("matching", lambda value, pattern: re.fullmatch(pattern, value) is not None),
 }
 
 
-def setting(description: str, default: Any = dataclasses.MISSING, **limits: float) -> Any:
-    """A dataclass field with a description and limits (`gt`, `ge`, `lt`, `le`) that pydantic understands.
+def setting(description: str, default: Any = dataclasses.MISSING, **limits: float | str) -> Any:
+    """A dataclass field with a description and limits (`gt`, `ge`, `lt`, `le`, `pattern`) that pydantic understands.
 
     Without a default it is part of a recipe, and each preset states it.
     """
@@ -46,12 +48,12 @@ class Settings:
         for entry in dataclasses.fields(self):
             self._check(entry, hints[entry.name])
 
-    def _check(self, entry: "dataclasses.Field[Any]", kind: type) -> None:
+    def _check(self, entry: "dataclasses.Field[Any]", kind: Any) -> None:
         value: Any = getattr(self, entry.name)
         name = f"{self.section}.{entry.name}"
         if kind is float and type(value) is int:
             object.__setattr__(self, entry.name, value := float(value))
-        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        if not isinstance(value, kind) or isinstance(value, bool) or (kind is float and not math.isfinite(value)):
             raise SettingsError(f"{name}: got {value!r}, wanted {_WANTED[kind]} ({entry.metadata['description']})")
         for limit, (sign, holds) in _LIMITS.items():
             if limit in entry.metadata and not holds(value, entry.metadata[limit]):
@@ -147,7 +149,7 @@ class TrainingSettings(Settings):
 
     section: ClassVar[str] = "training"
     not_in_key: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints"}
+        {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints", "device"}
     )
     steps: int = setting("optimizer steps", ge=1)
     batch_size: int = setting("examples a step, over all devices", ge=1)
@@ -159,6 +161,7 @@ class TrainingSettings(Settings):
     checkpoint_every_steps: int = setting("steps between checkpoints; 0: by seconds alone", 0, ge=0)
     checkpoint_every_seconds: float = setting("seconds between checkpoints; 0: by steps alone", 60.0, ge=0)
     keep_checkpoints: int = setting("newest checkpoints that are kept", 2, ge=1)
+    device: str = setting("auto (a GPU where there is one), cpu or cuda", "auto", pattern="^(auto|cpu|cuda)$")
 
     def __post_init__(self) -> None:
         super().__post_init__()

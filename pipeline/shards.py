@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import DamagedOutputError
+from .storage import Output, Store
 
 SHARD = "examples.parquet"
 SCHEMA = pa.schema(
@@ -134,18 +135,24 @@ class Examples:
         )
 
 
+def shard_buckets(store: Store, shards: Output) -> list[str]:
+    """The addresses of a shard set's buckets that hold a row, in their order."""
+    return [store.address("bucket", entry["key"]) for entry in shards.facts["buckets"] if entry["rows"]]
+
+
 def write_shard(path: Path, examples: Examples) -> None:
     """Write one shard; the same examples give the same bytes with the same pyarrow."""
     pq.write_table(examples.table(), path, compression="zstd")
 
 
-def read_shards(addresses: Sequence[str]) -> Examples:
-    """Read shards, in the order given, into one set of arrays.
+def read_shards(buckets: Sequence[str]) -> Examples:
+    """Read the shards of buckets, in the order given, into one set of arrays.
 
     :raises DamagedOutputError: a shard is not readable or has another schema; the message names it.
     """
     tables = []
-    for address in addresses:
+    for bucket in buckets:
+        address = f"{bucket}/{SHARD}"
         try:
             with fsspec.open(address, "rb") as file:
                 tables.append(Examples.from_table(pq.read_table(file)).table())

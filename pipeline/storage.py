@@ -142,8 +142,8 @@ class Store:
     def __init__(self, root: str) -> None:
         fs, path = fsspec.url_to_fs(root)
         self._fs = fs
-        self.local = isinstance(fs, LocalFileSystem)
-        self.root = str(Path(path).absolute()) if self.local else root.rstrip("/")
+        self.local_root = isinstance(fs, LocalFileSystem)
+        self.root = str(Path(path).absolute()) if self.local_root else root.rstrip("/")
 
     def address(self, stage: str, key: str) -> str:
         """Where the output of a stage with a key is or would be."""
@@ -196,7 +196,7 @@ class Store:
     @contextmanager
     def staging(self) -> Iterator[Path]:
         """A local folder to build in, on the store's own disk where the store is local; gone afterwards."""
-        parent = Path(self.root) / STAGING if self.local else None
+        parent = Path(self.root) / STAGING if self.local_root else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
@@ -207,26 +207,53 @@ class Store:
 
     def publish(self, recipe: Recipe, folder: Path, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> Output:
         """Move the files of a local folder to the recipe's address, then create the manifest."""
-        address = self.address(recipe.stage, recipe.key)
-        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        files = [{"name": name, "size": (folder / name).stat().st_size, "sha256": file_digest(str(folder / name))} for name in names]
-        for name in names:
-            self._put(folder / name, f"{address}/{name}")
-        manifest = {
+        head = {
             "stage": recipe.stage,
             "format": recipe.format,
             "key": recipe.key,
             "settings": dict(recipe.settings),
             "inputs": dict(recipe.inputs),
-            "files": files,
             "facts": dict(facts),
             "recorded": {"created": datetime.now(UTC).isoformat(timespec="seconds"), **recorded},
         }
-        self.create(f"{address}/{MANIFEST}", json.dumps(manifest, indent=1).encode())
+        return self.publish_at(self.address(recipe.stage, recipe.key), folder, head)
+
+    def publish_at(self, address: str, folder: Path, head: Mapping[str, Any]) -> Output:
+        """Move the files of a local folder to an address, then create a manifest of `head` and the list of files."""
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        files = [{"name": name, "size": (folder / name).stat().st_size, "sha256": file_digest(str(folder / name))} for name in names]
+        for name in names:
+            self._put(folder / name, f"{address}/{name}")
+        self.create(f"{address}/{MANIFEST}", json.dumps({**head, "files": files}, indent=1).encode())
         return open_output(address)
 
+    def children(self, address: str) -> list[str]:
+        """The names of the entries below an address, sorted; none where the address does not exist."""
+        try:
+            return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(address, detail=False, refresh=True))
+        except FileNotFoundError:
+            return []
+
+    def delete(self, address: str) -> None:
+        """Delete an output, its manifest first, so that it is never taken for whole while it goes."""
+        if self._fs.exists(f"{address}/{MANIFEST}"):
+            self._fs.rm_file(f"{address}/{MANIFEST}")
+        if self._fs.exists(address):
+            self._fs.rm(address, recursive=True)
+
+    @contextmanager
+    def local(self, output: Output) -> Iterator[Path]:
+        """A local folder with an output's files: the output itself where the store is local, else a copy for the while."""
+        if self.local_root:
+            yield Path(output.address)
+            return
+        with self.staging() as folder:
+            for entry in output.manifest["files"]:
+                self._fs.get_file(output.file(entry["name"]), str(folder / entry["name"]))
+            yield folder
+
     def _put(self, source: Path, address: str) -> None:
-        if self.local:
+        if self.local_root:
             Path(address).parent.mkdir(parents=True, exist_ok=True)
             source.replace(address)  # one file system: whole or not at all
         else:
@@ -234,7 +261,7 @@ class Store:
 
     def create(self, address: str, data: bytes) -> bool:
         """Create a small file whole, only if it is absent. Returns whether it was created."""
-        if not self.local:
+        if not self.local_root:
             try:
                 self._fs.pipe_file(address, data, mode="create")
             except FileExistsError:

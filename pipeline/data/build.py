@@ -1,0 +1,189 @@
+"""Corpus and vocabulary -> shards: the stage that makes pairs and masks, bucket by bucket.
+
+In: published corpus and vocabulary. Out: a shard set, a manifest that lists its buckets; each bucket is an output of
+its own. The decision that matters: a bucket's key is made of its own documents, the settings and the vocabulary, so
+that a changed corpus remakes only the buckets that its changes fall into.
+
+Legend: S sentences, T tokens of all sentences, P pairs, R rows, N tokens of all rows.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorpusError, DamagedOutputError
+from ..settings import ShardSettings
+from ..shards import SHARD, Examples, ShardCounts, write_shard
+from ..storage import Output, Recipe, Store
+from .documents import read_bucket, spill_buckets
+from .masked_lm import Streams, make_masks
+from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
+from .ragged import I64, offsets_of, spans
+from .randomness import Purpose
+from .sentences import split_sentences
+from .vocabulary import CLS_ID, SEP_ID, UNKNOWN_ID, Vocabulary, split_words
+
+FORMAT = 1
+SPECIALS_OF_A_PAIR = 3
+
+
+def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, settings: ShardSettings) -> Output:
+    """Build the shards of a split (`train` or `valid`) with the training vocabulary.
+
+    :raises CorpusError: the split gives no pair, or pairs of one label only.
+    """
+    recipe = Recipe("shards", FORMAT, settings.for_key() | {"split": split}, {"corpus": corpus.key, "vocabulary": vocabulary.key})
+
+    def build(folder: Path) -> dict[str, Any]:
+        words = Vocabulary.open(vocabulary)
+        paths = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
+        outputs = [_build_bucket(store, path, words, vocabulary.key, settings) for path in paths]
+        for path in paths:
+            path.unlink()
+        counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
+        _check(corpus.file(f"{split}.tokens"), counts, settings)
+        contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
+        return {
+            "split": split,
+            "counts": counts.as_dict(),
+            "contents": contents,
+            "vocabulary_size": len(words),
+            "buckets": [{"key": output.key, "rows": output.facts["counts"]["rows"]} for output in outputs],
+        }
+
+    return _make_set(store, recipe, build)
+
+
+def _make_set(store: Store, recipe: Recipe, build: Any) -> Output:
+    """Find or make a set; one with a bucket that is missing or damaged is made again, which remakes that bucket."""
+    shards = store.make(recipe, build)
+    try:
+        whole = all(store.find("bucket", entry["key"]) for entry in shards.facts["buckets"])
+    except DamagedOutputError:
+        whole = False
+    if whole:
+        return shards
+    store.withdraw(recipe.stage, recipe.key)
+    return store.make(recipe, build)
+
+
+def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings) -> Output:
+    documents = read_bucket(path)
+    contents = hashlib.sha256(b"".join(documents.column("digest").to_pylist())).hexdigest()
+    for_key = {name: value for name, value in settings.for_key().items() if name != "buckets"}
+    recipe = Recipe("bucket", FORMAT, for_key, {"documents": contents, "vocabulary": vocabulary_key})
+
+    def build(folder: Path) -> dict[str, Any]:
+        examples, counts = make_examples(documents, words, settings)
+        write_shard(folder / SHARD, examples)
+        return {"counts": counts.as_dict(), "contents": examples.digest()}
+
+    return store.make(recipe, build)
+
+
+def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings) -> tuple[Examples, ShardCounts]:
+    """Pairs and masks of one bucket.
+
+    :param documents: columns text and digest, sorted by digest.
+    """
+    sentences = split_sentences(documents.column("text").combine_chunks())
+    words, offsets = split_words(sentences.text)
+    ids = vocabulary.ids(words)
+    digests, occurrence = _count_among_equals(documents.column("digest").combine_chunks())
+    bucket = Bucket(sentences.document, _identities(ids, offsets), digests, occurrence)
+    pairs = make_pairs(bucket, settings.seed)
+
+    lengths = np.diff(offsets)
+    row_lengths = lengths[pairs.first] + lengths[pairs.second] + SPECIALS_OF_A_PAIR
+    fits = row_lengths <= settings.max_length
+    pairs = Pairs(pairs.first[fits], pairs.second[fits], pairs.label[fits], pairs.number[fits], pairs.without_negative)
+    input_ids, token_type_ids, row_offsets = _rows(ids, offsets, pairs)
+    own = sentences.document[pairs.first]
+    order, kind, word = (bucket.streams(settings.seed, p)[own] for p in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD))
+    masks = make_masks(input_ids, row_offsets, Streams(order, kind, word, pairs.number.astype(np.uint64)), settings, len(vocabulary))
+    examples = Examples(
+        input_ids=masks.input_ids,
+        token_type_ids=token_type_ids,
+        offsets=row_offsets,
+        masked_lm_positions=masks.positions,
+        masked_lm_labels=masks.labels,
+        mask_offsets=masks.offsets,
+        next_sentence_label=pairs.label,
+        document=own.astype(np.int32),
+    )
+    first = neighbours(sentences.document)
+    per_document = np.bincount(sentences.document, minlength=len(documents))
+    counts = ShardCounts(
+        documents=len(documents),
+        documents_of_one_sentence=int((per_document == 1).sum()),
+        sentences=len(lengths),
+        tokens=len(ids),
+        unknown_tokens=int((ids == UNKNOWN_ID).sum()),
+        pairs=len(first),
+        pairs_that_fit=int((lengths[first] + lengths[first + 1] + SPECIALS_OF_A_PAIR <= settings.max_length).sum()),
+        dropped_too_long=int((~fits).sum()),
+        dropped_no_negative=pairs.without_negative,
+        rows=len(examples),
+        row_tokens=len(input_ids),
+        followed=int((pairs.label == FOLLOWS).sum()),
+        masked=len(masks.labels),
+        masked_as_mask=masks.kinds[0],
+        masked_as_random=masks.kinds[1],
+        masked_kept=masks.kinds[2],
+    )
+    return examples, counts
+
+
+def _count_among_equals(digests: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Of sorted digests: 64 bits of each, and how many equal ones stand before it."""
+    numbers = np.frombuffer(b"".join(digests.to_pylist()), "<u8").reshape(-1, 2)
+    new = np.ones(len(numbers), bool)
+    new[1:] = (numbers[1:] != numbers[:-1]).any(1)
+    place = np.arange(len(numbers))
+    first = np.maximum.accumulate(np.where(new, place, 0)) if len(place) else place
+    return numbers[:, 1].copy(), (place - first).astype(np.uint64)
+
+
+def _identities(ids: npt.NDArray[np.int32], offsets: I64) -> I64:
+    """A number [S] for each sentence, equal where the ids are equal."""
+    rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets * 4), pa.py_buffer(ids)])
+    identities: I64 = pc.dictionary_encode(rows).indices.to_numpy().astype(np.int64)
+    return identities
+
+
+def _rows(ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8], I64]:
+    """`<cls> A <sep> B <sep>` of each pair [N], the segment of each token [N], and the rows' offsets [R + 1]."""
+    a, b = (np.diff(offsets)[side] for side in (pairs.first, pairs.second))
+    row_offsets = offsets_of(a + b + SPECIALS_OF_A_PAIR)
+    start = row_offsets[:-1]
+    input_ids = np.full(row_offsets[-1], SEP_ID, np.int32)
+    input_ids[start] = CLS_ID
+    input_ids[spans(start + 1, a)] = ids[spans(offsets[pairs.first], a)]
+    input_ids[spans(start + a + 2, b)] = ids[spans(offsets[pairs.second], b)]
+    token_type_ids = np.zeros(row_offsets[-1], np.int8)
+    token_type_ids[spans(start + a + 2, b + 1)] = 1
+    return input_ids, token_type_ids, row_offsets
+
+
+def _check(address: str, counts: ShardCounts, settings: ShardSettings) -> None:
+    if not counts.pairs:
+        raise CorpusError(
+            f"{address}: {counts.documents} paragraphs and no two sentences in one of them, so no pair; wanted one paragraph "
+            "a line with its sentences parted by ` . ` (a blank line after each sentence makes each a paragraph of its own)"
+        )
+    if not counts.rows:
+        raise CorpusError(
+            f"{address}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
+            f"{settings.max_length} tokens, and for {counts.dropped_no_negative} no honest negative exists in their bucket; "
+            f"bring more text or set fewer shards.buckets than {settings.buckets}"
+        )
+    if counts.rows > 1 and counts.followed in (0, counts.rows):
+        raise CorpusError(
+            f"{address}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing to learn; "
+            "bring more text or try another shards.seed"
+        )

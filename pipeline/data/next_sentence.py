@@ -1,0 +1,124 @@
+"""Sentences -> pairs for next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
+
+In: the sentences of a bucket's documents. Out: pairs (A, B) with a label. The decision that matters: a label is never
+false. A negative is drawn as the deck draws it, a random sentence of a random document of the bucket, but never the
+sentence A itself and never one that follows A anywhere in the bucket; sentences that look alike to the model count as
+the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .ragged import I64, offsets_of
+from .randomness import U64, Purpose, below, bits, streams
+
+FOLLOWS, RANDOM = 0, 1  # next_sentence_label, in BERT's and transformers' sense; the deck's is the opposite
+_ATTEMPTS = 16
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The sentences of a bucket's documents, in order.
+
+    :param document: int64 [S], rising; the document of each sentence.
+    :param identity: int64 [S]; equal where two sentences have the same tokens.
+    :param digests: uint64 [D]; 64 bits of each document's digest.
+    :param occurrence: uint64 [D]; how many equal documents stand before it.
+    """
+
+    document: I64
+    identity: I64
+    digests: U64
+    occurrence: U64
+
+    def streams(self, seed: int, purpose: Purpose) -> U64:
+        """One stream of random numbers a document."""
+        return streams(self.digests, self.occurrence, seed, purpose)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentence pairs.
+
+    :param first: int64 [P], the sentence A. :param second: int64 [P], the sentence B.
+    :param label: int8 [P], `FOLLOWS` or `RANDOM`.
+    :param number: int64 [P], the pair's count within its document.
+    :param without_negative: neighbouring pairs left out because no honest negative exists for them.
+    """
+
+    first: I64
+    second: I64
+    label: npt.NDArray[np.int8]
+    number: I64
+    without_negative: int
+
+
+def neighbours(document: I64) -> I64:
+    """The sentences that another of the same document follows [P]."""
+    return np.flatnonzero(document[1:] == document[:-1])
+
+
+def make_pairs(bucket: Bucket, seed: int) -> Pairs:
+    """Each neighbouring pair of a document once; a coin replaces B by a random sentence for half of them."""
+    first = neighbours(bucket.document)
+    if not len(first):
+        return Pairs(first, first, np.zeros(0, np.int8), first, 0)
+    sentences = offsets_of(np.bincount(bucket.document, minlength=len(bucket.digests)))
+    number = first - sentences[bucket.document[first]]
+    followers = _Followers(bucket.identity, first)
+    possible = followers.distinct_others(bucket.identity[first]) > 0
+    out = int(len(first) - possible.sum())
+    first, number = first[possible], number[possible]
+
+    own, counter = bucket.document[first], number.astype(np.uint64)
+    random = (bits(bucket.streams(seed, Purpose.COIN)[own], counter) >> np.uint64(63)).astype(bool)
+    second = first + 1
+    second[random] = _draw_negatives(bucket, followers, sentences, first[random], counter[random], seed)
+    return Pairs(first, second, np.where(random, RANDOM, FOLLOWS).astype(np.int8), number, out)
+
+
+class _Followers:
+    """Which sentences may not be a negative for which: the sentence itself and all that follow it somewhere."""
+
+    def __init__(self, identity: I64, first: I64) -> None:
+        self._identity = identity
+        self._width = int(identity.max()) + 1
+        every = np.arange(self._width)
+        follow = identity[first] * self._width + identity[first + 1]
+        self._forbidden = np.unique(np.concatenate([follow, every * self._width + every]))
+
+    def forbid(self, first: I64, second: I64) -> npt.NDArray[np.bool_]:
+        """Whether sentences `second` may not be negatives for sentences `first`."""
+        codes = self._identity[first] * self._width + self._identity[second]
+        place = np.minimum(np.searchsorted(self._forbidden, codes), len(self._forbidden) - 1)
+        found: npt.NDArray[np.bool_] = self._forbidden[place] == codes
+        return found
+
+    def distinct_others(self, identities: I64) -> I64:
+        """How many different sentences may be negatives for sentences of these identities."""
+        return self._width - np.bincount(self._forbidden // self._width, minlength=self._width)[identities]
+
+
+def _draw_negatives(bucket: Bucket, followers: _Followers, sentences: I64, first: I64, counter: U64, seed: int) -> I64:
+    """A random document, then a random sentence of it, again until it is honest."""
+    filled = np.flatnonzero(np.diff(sentences))  # documents that have a sentence
+    own = bucket.document[first]
+    documents, within = (bucket.streams(seed, p)[own] for p in (Purpose.NEGATIVE_DOCUMENT, Purpose.NEGATIVE_SENTENCE))
+    second = np.empty_like(first)
+    open_ = np.arange(len(first))
+    for attempt in range(_ATTEMPTS):
+        count = counter[open_] * np.uint64(_ATTEMPTS) + np.uint64(attempt)
+        drawn = filled[below(documents[open_], count, np.uint64(len(filled))).astype(np.int64)]
+        sizes = (sentences[drawn + 1] - sentences[drawn]).astype(np.uint64)
+        second[open_] = sentences[drawn] + below(within[open_], count, sizes).astype(np.int64)
+        open_ = open_[followers.forbid(first[open_], second[open_])]
+        if not len(open_):
+            return second
+    every = np.arange(len(bucket.document))
+    for pair in open_:  # small buckets only: list what is left
+        honest = every[~followers.forbid(np.full_like(every, first[pair]), every)]
+        count = counter[pair : pair + 1] * np.uint64(_ATTEMPTS) + np.uint64(_ATTEMPTS)
+        second[pair] = honest[below(within[pair : pair + 1], count, np.uint64(len(honest))).astype(np.int64)[0]]
+    return second

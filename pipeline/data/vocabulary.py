@@ -1,0 +1,140 @@
+"""Words -> ids: a word-level vocabulary, saved as `tokenizer.json`.
+
+In: the corpus's training text. Out: a file that any `tokenizers` user can load. The decision that matters: there is
+one rule for splitting text into words, that of the file (lower case, white space); the fast path through Arrow gives
+the same words and steps aside for the few characters where it would not.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+
+from ..errors import CorpusError, DamagedOutputError
+from ..settings import VocabularySettings
+from ..storage import Output, Recipe, Store
+from .documents import read_documents
+from .sentences import split_sentences
+
+FORMAT = 1
+FILE = "tokenizer.json"
+PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
+PAD_ID, UNKNOWN_ID, CLS_ID, SEP_ID, MASK_ID = range(len(SPECIAL_TOKENS))
+FIRST_WORD_ID = len(SPECIAL_TOKENS)
+# Where Arrow and `tokenizers` disagree: information separators are white space to Arrow alone, and a capital I with a
+# dot becomes two characters in `tokenizers` alone. A test tries every code point.
+_DISAGREE = "[\x1c-\x1f\u0130]"
+
+
+def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """The lower-cased words of each sentence (large_string [S]).
+
+    :returns: the words of all sentences one after another [T], and the offsets of the sentences among them [S + 1].
+    """
+    if pc.any(pc.match_substring_regex(sentences, _DISAGREE)).as_py():
+        lower, split = Lowercase(), WhitespaceSplit()
+        rows = [[word for word, _ in split.pre_tokenize_str(lower.normalize_str(sentence))] for sentence in sentences.to_pylist()]
+        words = pa.array(rows, pa.large_list(pa.large_string()))
+    else:
+        words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(sentences)))
+    offsets = words.offsets.to_numpy().astype(np.int64)
+    return words.flatten(), offsets - offsets[0]
+
+
+class Vocabulary:
+    """Words and their ids: special tokens first, then by falling count, ties by code point."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = list(words)
+        table = self.words.copy()
+        # Text that spells a special token is text: it finds no word and is unknown.
+        table[PAD_ID] = table[CLS_ID] = table[SEP_ID] = table[MASK_ID] = "\0 \0"
+        self._table = pa.array(table, pa.large_string())
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def ids(self, words: pa.Array) -> npt.NDArray[np.int32]:
+        """The ids of words (large_string [T]); words that are not in the vocabulary get the unknown token's."""
+        found = pc.index_in(words, value_set=self._table)
+        ids: npt.NDArray[np.int32] = pc.fill_null(found, UNKNOWN_ID).to_numpy(zero_copy_only=False).astype(np.int32)
+        return ids
+
+    def tokenizer(self) -> Tokenizer:
+        """The same rule as a `tokenizers` tokenizer, with the template `<cls> A <sep> B <sep>`."""
+        tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(self.words)}, unk_token=UNKNOWN))
+        tokenizer.normalizer = Lowercase()
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        tokenizer.post_processor = TemplateProcessing(
+            single=f"{CLS} $A {SEP}",
+            pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+            special_tokens=[(CLS, CLS_ID), (SEP, SEP_ID)],
+        )
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        return tokenizer
+
+    @classmethod
+    def count(cls, counts: Mapping[str, int], min_count: int) -> "Vocabulary":
+        """Keep the words seen often enough; the order does not depend on the order of counting."""
+        kept = [(-count, word) for word, count in counts.items() if count >= min_count and word not in SPECIAL_TOKENS]
+        return cls([*SPECIAL_TOKENS, *(word for _, word in sorted(kept))])
+
+    @classmethod
+    def open(cls, output: Output) -> "Vocabulary":
+        """Read a published vocabulary.
+
+        :raises DamagedOutputError: the file is not a word-level tokenizer.
+        """
+        try:
+            with fsspec.open(output.file(FILE), "rb") as file:
+                known = Tokenizer.from_str(file.read().decode()).get_vocab()
+        except Exception as error:  # `tokenizers` raises bare Exception
+            raise DamagedOutputError(f"{output.file(FILE)}: not a readable tokenizer ({error}); delete its folder and run again") from error
+        return cls(sorted(known, key=known.__getitem__))
+
+
+def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings) -> Output:
+    """Count the words of the training split and publish the vocabulary.
+
+    :raises CorpusError: no word is seen often enough.
+    """
+    recipe = Recipe("vocabulary", FORMAT, settings.for_key(), {"corpus": corpus.key})
+
+    def build(folder: Path) -> dict[str, Any]:
+        counts, tokens = _count_words(corpus.file("train.tokens"))
+        vocabulary = Vocabulary.count(counts, settings.min_count)
+        if len(vocabulary) == FIRST_WORD_ID:
+            most = heapq.nlargest(3, counts.items(), key=lambda entry: (entry[1], entry[0]))
+            seen = ", ".join(f"{word!r} {count} times" for word, count in most) or "no word in a paragraph with a ` . `"
+            raise CorpusError(
+                f"{corpus.file('train.tokens')}: no word is seen {settings.min_count} times (most frequent: {seen}); "
+                "lower vocabulary.min_count or bring more text"
+            )
+        (folder / FILE).write_text(vocabulary.tokenizer().to_str(), "utf-8")
+        known = sum(counts[word] for word in vocabulary.words if word in counts and word != UNKNOWN)
+        return {"size": len(vocabulary), "tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
+
+    return store.make(recipe, build)
+
+
+def _count_words(address: str) -> tuple[dict[str, int], int]:
+    counts: dict[str, int] = {}
+    tokens = 0
+    for batch in read_documents(address):
+        words, _ = split_words(split_sentences(batch.column("text")).text)
+        tokens += len(words)
+        values, seen = pc.value_counts(words).flatten()
+        for word, count in zip(values.to_pylist(), seen.to_pylist(), strict=True):
+            counts[word] = counts.get(word, 0) + count
+    return counts, tokens

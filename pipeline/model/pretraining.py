@@ -1,0 +1,110 @@
+"""The two pretraining tasks on top of the encoder, and their loss (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
+
+In: a batch. Out: losses as sums and counts, so that accumulation, ranks and a short last batch average over tokens.
+The decision that matters: logits over the vocabulary exist at masked positions only.
+
+Legend: B rows, D hidden size, N real tokens, M masked positions of all rows, V vocabulary.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .encoder import Encoder, EncoderShape
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows one after another, without padding.
+
+    :param input_ids: (N) int64. :param token_type_ids: (N) int64. :param offsets: (B + 1) int64.
+    :param masked: (M) int64, masked positions among the N tokens. :param labels: (M) int64.
+    :param next_sentence_label: (B) int64; 0: B follows A, 1: B is random.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    offsets: Tensor
+    masked: Tensor
+    labels: Tensor
+    next_sentence_label: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+        return Batch(**{entry.name: getattr(self, entry.name).to(device, non_blocking=True) for entry in fields(self)})
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Cross-entropies of a batch, summed in nats, with what they are to be divided by; all are scalars."""
+
+    mlm_sum: Tensor
+    mlm_count: Tensor
+    next_sentence_sum: Tensor
+    next_sentence_count: Tensor
+
+    def mean(self) -> tuple[Tensor, Tensor]:
+        """The mean masked-language-model and next-sentence losses; a task without an example counts 0."""
+        return self.mlm_sum / self.mlm_count.clamp(min=1), self.next_sentence_sum / self.next_sentence_count.clamp(min=1)
+
+
+class MaskedLMHead(nn.Module):
+    """Vectors at masked positions -> logits over the vocabulary."""
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.norm = nn.LayerNorm(shape.hidden_size)
+        self.decoder = nn.Linear(shape.hidden_size, shape.vocab_size)
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """(M, D) -> (M, V)."""
+        logits_MV: Tensor = self.decoder(self.norm(F.relu(self.transform(x_MD))))
+        return logits_MV
+
+
+class NextSentenceHead(nn.Module):
+    """Vectors of `<cls>` -> logits of (B follows A, B is random)."""
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.classifier = nn.Linear(shape.hidden_size, 2)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, 2)."""
+        logits_B2: Tensor = self.classifier(torch.tanh(self.pooler(x_BD)))
+        return logits_B2
+
+
+class BertForPretraining(nn.Module):
+    """Encoder and both heads."""
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self.encoder = Encoder(shape)
+        self.masked_lm = MaskedLMHead(shape)
+        self.next_sentence = NextSentenceHead(shape)
+
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits at the masked positions (M, V) and of each row's pair (B, 2)."""
+        x_ND = self.encoder(batch.input_ids, batch.token_type_ids, batch.offsets)
+        return self.masked_lm(x_ND.index_select(0, batch.masked)), self.next_sentence(x_ND.index_select(0, batch.offsets[:-1]))
+
+    def forward(self, batch: Batch) -> Losses:
+        """The losses of both tasks."""
+        mlm_logits_MV, next_sentence_logits_B2 = self.logits(batch)
+        return losses(mlm_logits_MV, next_sentence_logits_B2, batch)
+
+
+def losses(mlm_logits_MV: Tensor, next_sentence_logits_B2: Tensor, batch: Batch) -> Losses:
+    """Cross-entropies of both tasks, each masked position and each row weighing the same."""
+    count = batch.labels.new_tensor
+    return Losses(
+        F.cross_entropy(mlm_logits_MV, batch.labels, reduction="sum"),
+        count(len(batch.labels)),
+        F.cross_entropy(next_sentence_logits_B2, batch.next_sentence_label, reduction="sum"),
+        count(len(batch.next_sentence_label)),
+    )

@@ -1,0 +1,82 @@
+"""Checkpoints: weights and optimizer, with the metrics up to their step.
+
+In: a training state. Out: `<store>/checkpoints/<run key>/step-…`, each a published folder. The decision that matters:
+a checkpoint is whole or absent, an older one goes only after a newer one is published, and a damaged one is passed
+over for the one before it.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..errors import PipelineError
+from ..storage import Store, open_output, verify_digests
+from .run import METRICS, RunSettings
+
+STATE = "state.safetensors"
+STAGE = "checkpoints"
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of a run."""
+
+    def __init__(self, run: RunSettings) -> None:
+        self._run = run
+        self._store = Store(run.store)
+        self._root = self._store.address(STAGE, run.key)
+
+    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: str) -> None:
+        """Publish the state after a step, then delete all but the newest few.
+
+        Dropout and order are functions of the step, so no generator's state is needed.
+        """
+        state = {f"model.{name}": value for name, value in model.state_dict().items()}
+        for name, parameter in model.named_parameters():
+            state |= {f"optimizer.{name}.{entry}": value for entry, value in optimizer.state[parameter].items()}
+        with self._store.staging() as folder:
+            save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, folder / STATE)
+            (folder / METRICS).write_text(metrics, "utf-8")
+            address = f"{self._root}/step-{step:09d}"
+            self._store.delete(address)  # a damaged one of the same step, passed over when this run resumed
+            self._store.publish_at(address, folder, {"stage": STAGE, "key": self._run.key, "step": step, "facts": {}})
+        for old in self._names()[: -self._run.training.keep_checkpoints]:
+            self._store.delete(f"{self._root}/{old}")
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[str]]:
+        """Restore the newest checkpoint that is whole.
+
+        :returns: its step and the lines of its metrics; (0, []) where there is none.
+        """
+        for name in reversed(self._names()):
+            try:
+                output = open_output(f"{self._root}/{name}")
+                verify_digests(output)
+            except PipelineError as error:
+                logger.warning("checkpoint %s is passed over: %s", name, error)
+                continue
+            with self._store.local(output) as folder:
+                _restore(load_file(folder / STATE), model, optimizer)
+                lines = (folder / METRICS).read_text("utf-8").splitlines()
+            return int(output.manifest["step"]), lines
+        return 0, []
+
+    def delete(self) -> None:
+        """Delete them all, once the run is published."""
+        for name in self._names():
+            self._store.delete(f"{self._root}/{name}")
+
+    def _names(self) -> list[str]:
+        return [name for name in self._store.children(self._root) if name.startswith("step-")]
+
+
+def _restore(state: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")})
+    for name, parameter in model.named_parameters():
+        prefix = f"optimizer.{name}."
+        entries: dict[str, Any] = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in entries.items()}

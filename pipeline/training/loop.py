@@ -1,0 +1,180 @@
+"""The training loop.
+
+In: a run. Out: a published run folder: final weights, metrics, run settings. The decision that matters: a step is a
+function of (weights, optimizer, seed, step), so a run that was killed goes on from a checkpoint bit for bit.
+"""
+
+import hashlib
+import logging
+import platform
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import TrainingError
+from ..model.pretraining import BertForPretraining
+from ..settings import TrainingSettings
+from ..shards import Examples, read_shards
+from ..storage import Output, Store, open_output, verify_digests
+from .batches import Order, make_batch
+from .checkpoint import Checkpoints
+from .distributed import World
+from .evaluate import evaluate
+from .metrics import Metrics, progress_line
+from .optimizer import learning_rate, make_optimizer, set_learning_rate
+from .run import FILE, METRICS, WEIGHTS, RunSettings
+
+logger = logging.getLogger(__name__)
+
+
+def derived_seed(seed: int, purpose: str, *numbers: int) -> int:
+    """A seed for one purpose, so that no two uses of randomness share a generator's state."""
+    return int.from_bytes(hashlib.sha256(repr((seed, purpose, *numbers)).encode()).digest()[:8], "little") >> 1
+
+
+class Trainer:
+    """Model, optimizer and data of a run on this rank."""
+
+    def __init__(self, run: RunSettings, world: World) -> None:
+        self.run, self.world = run, world
+        self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
+        self.order = Order(len(self.train), run.training.batch_size, run.training.seed)
+        torch.manual_seed(derived_seed(run.training.seed, "weights"))
+        self.model = BertForPretraining(run.shape).to(world.device)
+        self.optimizer = make_optimizer(self.model, run.training)
+        self.checkpoints = Checkpoints(run)
+        self.step, lines = self.checkpoints.load(self.model, self.optimizer)
+        self.metrics = Metrics(Path(run.work) / METRICS, lines) if world.writes else None
+        self._summed: nn.Module = DistributedDataParallel(self.model) if world.size > 1 else self.model
+        if self.step and world.writes:
+            logger.info("going on from the checkpoint of step %d", self.step)
+
+    @property
+    def settings(self) -> TrainingSettings:
+        return self.run.training
+
+    def take_step(self) -> None:
+        """One update. The loss is the deck's: mean MLM loss + mean next-sentence loss, over the whole batch."""
+        settings, world = self.settings, self.world
+        rows = self.order.rows(self.step)
+        batch = make_batch(self.train, rows[world.rank :: world.size]).to(world.device)
+        self.step += 1
+        torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, world.rank))
+        losses = self._summed(batch)
+        counts = world.sum(torch.stack([losses.mlm_count, losses.next_sentence_count])).clamp(min=1)
+        mlm_loss, next_sentence_loss = losses.mlm_sum / counts[0], losses.next_sentence_sum / counts[1]
+        # Ranks divide by the counts of all, and DistributedDataParallel averages gradients: world.size makes that a sum.
+        self.optimizer.zero_grad()
+        ((mlm_loss + next_sentence_loss) * world.size).backward()
+        rate = learning_rate(self.step, settings)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        sums = world.sum(torch.stack([mlm_loss.detach(), next_sentence_loss.detach()]))
+        if self.metrics:
+            norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.metrics.add(self.step, sums[0], sums[1], norm, rate, len(rows))
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures, noted at this step."""
+        if self.metrics:
+            self.metrics.flush()
+        figures = evaluate(self.model, self.valid, self.settings.batch_size, self.world)
+        if self.metrics:
+            self.metrics.resume_clock()
+            self.metrics.held_out(self.step, figures)
+            logger.info(
+                "step %d: held-out MLM loss %.3f, accuracy %.3f; NSP loss %.3f, accuracy %.3f",
+                self.step,
+                *(figures[name] for name in ("mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy")),
+            )
+        return figures
+
+    def save(self) -> None:
+        """Write a checkpoint of this step; only what was found finite is saved."""
+        if self.metrics:
+            self.metrics.flush()
+            self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
+            self.metrics.resume_clock()
+
+
+def _read(buckets: list[str], vocabulary_size: int) -> Examples:
+    """Shards whose bytes are those that were published.
+
+    :raises DamagedOutputError: names the shard. :raises TrainingError: a shard was made with another vocabulary.
+    """
+    for bucket in buckets:
+        verify_digests(open_output(bucket))
+    examples = read_shards(buckets)
+    if len(examples.input_ids) and int(examples.input_ids.max()) >= vocabulary_size:
+        raise TrainingError(f"{buckets[0]}: got token {examples.input_ids.max()}, wanted tokens below {vocabulary_size}")
+    return examples
+
+
+def train(run: RunSettings, world: World) -> Output | None:
+    """Train to the end, from a checkpoint where there is one, and publish the run.
+
+    :returns: the published run on the rank that writes, None on the others.
+    :raises NonFiniteError: a loss or gradient became infinite or not a number; the last good checkpoint stays.
+    """
+    trainer = Trainer(run, world)
+    settings, metrics = run.training, trainer.metrics
+    saved_at = time.monotonic()
+    if metrics:
+        rows, parameters = len(trainer.train), sum(p.numel() for p in trainer.model.parameters())
+        logger.info("training %s parameters on %s pairs, %d steps on %s", f"{parameters:,}", f"{rows:,}", settings.steps, _device(world))
+        metrics.resume_clock()
+    while trainer.step < settings.steps:
+        trainer.take_step()
+        last = trainer.step == settings.steps
+        if metrics and (trainer.step % settings.log_every == 0 or last):
+            metrics.flush()
+            logger.info("%s", progress_line(metrics.last, settings.steps))
+        if settings.evaluate_every and trainer.step % settings.evaluate_every == 0 and not last:
+            trainer.evaluate()
+        if _checkpoint_due(trainer.step, settings, saved_at) and not last:
+            trainer.save()
+            saved_at = time.monotonic()
+    figures = trainer.evaluate()
+    return _publish(trainer, figures) if world.writes else None
+
+
+def _checkpoint_due(step: int, settings: TrainingSettings, saved_at: float) -> bool:
+    by_steps = settings.checkpoint_every_steps and step % settings.checkpoint_every_steps == 0
+    by_time = settings.checkpoint_every_seconds and time.monotonic() - saved_at >= settings.checkpoint_every_seconds
+    return bool(by_steps or by_time)
+
+
+def _device(world: World) -> str:
+    name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else platform.processor() or platform.machine()
+    return f"{world.size} x {world.device.type} ({name})" if world.size > 1 else f"{world.device.type} ({name})"
+
+
+def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
+    run, metrics = trainer.run, trainer.metrics
+    assert metrics is not None
+    store = Store(run.store)
+
+    def build(folder: Path) -> dict[str, Any]:
+        save_file({name: value.detach().cpu().contiguous() for name, value in trainer.model.state_dict().items()}, folder / WEIGHTS)
+        (folder / METRICS).write_text(metrics.text(), "utf-8")
+        shutil.copyfile(Path(run.work) / FILE, folder / FILE)
+        names = ("mlm_loss_mean", "next_sentence_loss_mean", "pairs_per_second", "seconds", "pairs")
+        return {
+            "steps": trainer.step,
+            **{name: metrics.last[name] for name in names},
+            "held_out": figures,
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "device": _device(trainer.world),
+        }
+
+    output = store.make(
+        run.recipe, build, recorded={"torch": torch.__version__, "ranks": trainer.world.size, "settings": run.training.as_dict()}
+    )
+    trainer.checkpoints.delete()
+    return output

@@ -1,0 +1,93 @@
+"""`run.json`: everything that training needs, by value, with the addresses of its shards.
+
+In: settings and published shards, from the flow. Out: a file that `python -m pipeline.training` reads, on this machine
+or another. The decision that matters: the run's key names its weights, so it holds what changes them and nothing else.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from ..model.encoder import EncoderShape
+from ..settings import ModelSettings, Preset, TrainingSettings
+from ..shards import shard_buckets
+from ..storage import Output, Recipe, Store
+
+FORMAT = 1
+STAGE = "run"
+FILE = "run.json"
+METRICS = "metrics.jsonl"
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """A run.
+
+    :param store: root of the store that checkpoints and the finished run go to.
+    :param work: local folder for live metrics and the log.
+    :param train: addresses of the training split's buckets; `valid` those of the held-out split.
+    :param inputs: keys of the shard sets.
+    """
+
+    store: str
+    work: str
+    vocabulary_size: int
+    train: list[str]
+    valid: list[str]
+    inputs: dict[str, str]
+    model: ModelSettings
+    training: TrainingSettings
+
+    @property
+    def recipe(self) -> Recipe:
+        settings = {"model": self.model.for_key(), "training": self.training.for_key()}
+        return Recipe(STAGE, FORMAT, settings, self.inputs)
+
+    @property
+    def key(self) -> str:
+        return self.recipe.key
+
+    @property
+    def shape(self) -> EncoderShape:
+        return EncoderShape(vocab_size=self.vocabulary_size, **self.model.as_dict())
+
+
+def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path) -> RunSettings:
+    """Put a run together and write `work/run.json`.
+
+    :param train: the shard set of the training split. :param valid: that of the held-out split.
+    """
+    run = RunSettings(
+        store=store.root,
+        work=str(work.absolute()),
+        vocabulary_size=train.facts["vocabulary_size"],
+        train=shard_buckets(store, train),
+        valid=shard_buckets(store, valid),
+        inputs={"train": train.key, "valid": valid.key},
+        model=preset.model,
+        training=preset.training,
+    )
+    work.mkdir(parents=True, exist_ok=True)
+    (work / FILE).write_text(json.dumps(asdict(run), indent=1), "utf-8")
+    return run
+
+
+def read_run(path: Path) -> RunSettings:
+    """Read a run.
+
+    :raises TrainingError: the file is missing or not a run; SettingsError: a setting in it is invalid.
+    """
+    try:
+        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise TrainingError(f"{path}: no such file; wanted the {FILE} that the flow writes") from None
+    except ValueError as error:
+        raise TrainingError(f"{path}: not JSON ({error}); wanted the {FILE} that the flow writes") from error
+    names = set(RunSettings.__dataclass_fields__)
+    if not isinstance(values, dict) or set(values) != names:
+        found = sorted(values) if isinstance(values, dict) else type(values).__name__
+        raise TrainingError(f"{path}: got {found}, wanted exactly {sorted(names)}")
+    return RunSettings(**values | {"model": ModelSettings.read(values["model"]), "training": TrainingSettings.read(values["training"])})
