@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
 
+from .encoder_format import CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
-from .export import CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS, from_transformers, shape_of
 from .model.pretraining import BertForPretraining
 
 Text = str | Sequence[str]
@@ -51,14 +50,15 @@ class Encoder:
         :raises EncodingError: the folder is not an encoder's.
         """
         folder = Path(folder)
+        for name in (CONFIG, WEIGHTS, TOKENIZER):
+            if not (folder / name).is_file():
+                raise EncodingError(f"{folder}: no {name} here; wanted an encoder folder")
         try:
             shape = shape_of(json.loads((folder / CONFIG).read_text("utf-8")))
             model = BertForPretraining(shape)
             model.load_state_dict(from_transformers(load_file(folder / WEIGHTS), shape.num_hidden_layers))
             tokenizer = Tokenizer.from_str((folder / TOKENIZER).read_text("utf-8"))
-        except FileNotFoundError as error:
-            raise EncodingError(f"{folder}: no {Path(error.filename or CONFIG).name} here; wanted an encoder folder") from None
-        except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # `tokenizers` raises bare Exception
             raise EncodingError(f"{folder}: not an encoder of this project ({type(error).__name__}: {error})") from error
         return cls(model, tokenizer)
 
@@ -90,10 +90,8 @@ class Encoder:
         return [str(self.tokenizer.id_to_token(token)) for token in self._ids(self._tokenize(text, text_pair))]
 
     def _tokenize(self, text: Text, text_pair: Text | None, where: str = "") -> Encoding:
-        for part in (text, text_pair):
-            if not (part is None or isinstance(part, str) or (isinstance(part, Sequence) and all(isinstance(t, str) for t in part))):
-                raise EncodingError(f"{where}got {type(part).__name__} {part!r:.80}, wanted a string or a list of tokens")
-        first, second = (part if part is None or isinstance(part, str) else " ".join(part) for part in (text, text_pair))
+        first = _text(text, where)
+        second = None if text_pair is None else _text(text_pair, where)
         row = self.tokenizer.encode(first, second)
         limit = self.model.encoder.shape.max_position_embeddings
         if len(row.ids) > limit:
@@ -117,3 +115,15 @@ class Encoder:
         input_ids = torch.tensor([token for row in ids for token in row])
         token_type_ids = torch.tensor([kind for row in rows for kind in row.type_ids])
         return iter(self.model.encoder(input_ids, token_type_ids, offsets).split(lengths))
+
+
+def _text(part: object, where: str) -> str:
+    """A string, or tokens joined by spaces.
+
+    :raises EncodingError: it is neither.
+    """
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):
+        return " ".join(part)
+    raise EncodingError(f"{where}got {type(part).__name__} {part!r:.80}, wanted a string or a list of tokens")

@@ -94,8 +94,10 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
     sentences = split_sentences(documents.column("text").combine_chunks())
     words, offsets = split_words(sentences.text)
     ids = vocabulary.ids(words)
+    filled = np.diff(offsets) > 0  # an empty sentence is none
+    document, offsets = sentences.document[filled], offsets_of(np.diff(offsets)[filled])
     digests, occurrence = _count_among_equals(documents.column("digest").combine_chunks())
-    bucket = Bucket(sentences.document, _identities(ids, offsets), digests, occurrence)
+    bucket = Bucket(document, _identities(ids, offsets), digests, occurrence)
     pairs = make_pairs(bucket, settings.seed)
 
     lengths = np.diff(offsets)
@@ -103,7 +105,7 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
     fits = row_lengths <= settings.max_length
     pairs = Pairs(pairs.first[fits], pairs.second[fits], pairs.label[fits], pairs.number[fits], pairs.without_negative)
     input_ids, token_type_ids, row_offsets = _rows(ids, offsets, pairs)
-    own = sentences.document[pairs.first]
+    own = document[pairs.first]
     order, kind, word = (bucket.streams(settings.seed, p)[own] for p in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD))
     masks = make_masks(input_ids, row_offsets, Streams(order, kind, word, pairs.number.astype(np.uint64)), settings, len(vocabulary))
     examples = Examples(
@@ -116,8 +118,8 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
         next_sentence_label=pairs.label,
         document=own.astype(np.int32),
     )
-    first = neighbours(sentences.document)
-    per_document = np.bincount(sentences.document, minlength=len(documents))
+    first = neighbours(document)
+    per_document = np.bincount(document, minlength=len(documents))
     counts = ShardCounts(
         documents=len(documents),
         documents_of_one_sentence=int((per_document == 1).sum()),

@@ -8,6 +8,7 @@ stopped, and what cannot (403, 404, no such host for long) ends at once, so that
 import base64
 import http.client
 import logging
+import socket
 import ssl
 import time
 import urllib.error
@@ -115,8 +116,7 @@ def _open(url: str, progress: _Progress) -> http.client.HTTPResponse:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         message = f"no answer: {str(reason) or type(reason).__name__}"
-        hopeless = isinstance(reason, ssl.SSLCertVerificationError) or time.monotonic() - began > SLOW_SECONDS
-        raise (FetchError(message) if hopeless else _PassingError(message)) from error
+        raise (FetchError(message) if _is_hopeless(reason, time.monotonic() - began) else _PassingError(message)) from error
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         span = response.headers.get("Content-Range", "")
         if not progress.received or not span.startswith(f"bytes {progress.received}-"):
@@ -127,6 +127,12 @@ def _open(url: str, progress: _Progress) -> http.client.HTTPResponse:
         response.close()
         raise FetchError(f"sent the file {response.headers['Content-Encoding']}-encoded though it was asked for as it is")
     return response
+
+
+def _is_hopeless(reason: object, seconds: float) -> bool:
+    """Whether asking again would only cost time: no such host, a wrong certificate, or a host that let us wait."""
+    no_such_host = isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
+    return no_such_host or isinstance(reason, ssl.SSLCertVerificationError) or seconds > SLOW_SECONDS
 
 
 def _request(url: str, progress: _Progress) -> urllib.request.Request:

@@ -85,7 +85,8 @@ class _Followers:
     def __init__(self, identity: I64, first: I64) -> None:
         self._identity = identity
         self._width = int(identity.max()) + 1
-        every = np.arange(self._width)
+        every = np.unique(identity)
+        self._distinct = len(every)
         follow = identity[first] * self._width + identity[first + 1]
         self._forbidden = np.unique(np.concatenate([follow, every * self._width + every]))
 
@@ -98,7 +99,7 @@ class _Followers:
 
     def distinct_others(self, identities: I64) -> I64:
         """How many different sentences may be negatives for sentences of these identities."""
-        return self._width - np.bincount(self._forbidden // self._width, minlength=self._width)[identities]
+        return self._distinct - np.bincount(self._forbidden // self._width, minlength=self._width)[identities]
 
 
 def _draw_negatives(bucket: Bucket, followers: _Followers, sentences: I64, first: I64, counter: U64, seed: int) -> I64:

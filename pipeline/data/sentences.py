@@ -1,7 +1,8 @@
 """Documents -> sentences, by the deck's rule.
 
 In: document texts. Out: the sentences of all documents one after another, with the number of their document.
-The decision that matters: a sentence ends at ` . `, as in the deck's reader; empty sentences are dropped.
+The decision that matters: a sentence ends at ` . `, as in the deck's reader; it may
+turn out empty.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,4 @@ class Sentences:
 def split_sentences(texts: pa.Array) -> Sentences:
     """Split each document (large_string [D]) at ` . `."""
     parts = pc.split_pattern(texts, SENTENCE_END)
-    text, document = parts.flatten(), pc.list_parent_indices(parts)
-    kept = pc.not_equal(pc.utf8_trim_whitespace(text), "")
-    return Sentences(text.filter(kept), document.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64))
+    return Sentences(parts.flatten(), pc.list_parent_indices(parts).to_numpy(zero_copy_only=False).astype(np.int64))

@@ -63,16 +63,17 @@ def open_source(address: str, workspace: Path, *, max_bytes: int = MAX_BYTES) ->
     :raises CorpusError: nothing there, nothing usable there, or not readable.
     """
     label = without_credentials(address)
-    local = address
+    local, name = address, ""
     if address.startswith(("http://", "https://")):
-        local = str(_download(address, workspace, max_bytes))
+        local, name = str(_download(address, workspace, max_bytes)), address_name(address)
     with ExitStack() as stack:
-        yield _find(local, label, address_name(address), workspace, Budget(max_bytes), stack)
+        yield _find(local, label, name, workspace, Budget(max_bytes), stack)
 
 
 def _find(address: str, label: str, name: str, workspace: Path, budget: Budget, stack: ExitStack) -> Source:
     try:
         fs, path = fsspec.url_to_fs(address)
+        name = name or address_name(path)  # the whole path, so that `.` has a name too
         if fs.isdir(path):
             return _read_folder(fs, path, label, name, budget)
         file = stack.enter_context(fs.open(path, "rb"))

@@ -25,6 +25,7 @@ from ..errors import CorpusError, DamagedOutputError
 from ..settings import VocabularySettings
 from ..storage import Output, Recipe, Store
 from .documents import read_documents
+from .ragged import offsets_of
 from .sentences import split_sentences
 
 FORMAT = 1
@@ -46,10 +47,14 @@ def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
         lower, split = Lowercase(), WhitespaceSplit()
         rows = [[word for word, _ in split.pre_tokenize_str(lower.normalize_str(sentence))] for sentence in sentences.to_pylist()]
         words = pa.array(rows, pa.large_list(pa.large_string()))
-    else:
-        words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(sentences)))
-    offsets = words.offsets.to_numpy().astype(np.int64)
-    return words.flatten(), offsets - offsets[0]
+        return words.flatten(), words.offsets.to_numpy().astype(np.int64)
+    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(sentences)))
+    flat, lengths = words.flatten(), pc.list_value_length(words).to_numpy(zero_copy_only=False)
+    empty = pc.equal(flat, "")  # Arrow makes one empty word of an empty sentence
+    if pc.any(empty).as_py():
+        lengths = lengths - np.bincount(pc.list_parent_indices(words).filter(empty), minlength=len(lengths))
+        flat = flat.filter(pc.invert(empty))
+    return flat, offsets_of(lengths)
 
 
 class Vocabulary:

@@ -1,0 +1,198 @@
+"""Shards: the deck's counts on WikiText-2, and what a bucket depends on."""
+
+import hashlib
+import itertools
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.data.build import build_shards
+from pipeline.data.vocabulary import CLS_ID, SEP_ID, SPECIAL_TOKENS, Vocabulary, build_vocabulary
+from pipeline.errors import CorpusError
+from pipeline.settings import load_preset
+from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
+from pipeline.storage import Store
+
+SETTINGS = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 2})
+
+
+def originals(examples: Examples) -> list[list[int]]:
+    """Each row with its masks undone."""
+    ids = examples.input_ids.copy()
+    ids[np.repeat(examples.offsets[:-1], np.diff(examples.mask_offsets)) + examples.masked_lm_positions] = examples.masked_lm_labels
+    return [ids[a:b].tolist() for a, b in zip(examples.offsets, examples.offsets[1:], strict=False)]
+
+
+def read_as_the_deck(path: str, known: dict[str, int]) -> list[list[tuple[int, ...]]]:
+    """Paragraphs of sentences of ids: a direct count to hold ours against."""
+    lines = Path(path).read_text("utf-8").split("\n")
+    paragraphs = [line.strip().lower().split(" . ") for line in lines if " . " in line]
+    return [[tuple(known.get(word, 1) for word in sentence.split()) for sentence in paragraph] for paragraph in paragraphs]
+
+
+def test_wikitext2_counts_are_the_decks(wikitext2_built) -> None:
+    counts = wikitext2_built.train.facts["counts"]
+    names = ("documents", "documents_of_one_sentence", "sentences", "tokens", "pairs", "pairs_that_fit")
+    assert [counts[name] for name in names] == [15_496, 1_072, 74_631, 1_926_788, 59_135, 44_225]
+    assert abs(counts["rows"] - 43_530) < 300
+    assert counts["rows"] + counts["dropped_too_long"] + counts["dropped_no_negative"] == counts["pairs"]
+    assert abs(counts["followed"] / counts["rows"] - 0.5) < 0.02
+    assert abs(counts["masked_as_mask"] / counts["masked"] - 0.8) < 0.01
+    assert abs(counts["masked_as_random"] / counts["masked"] - 0.1) < 0.01
+    assert abs(counts["masked_kept"] / counts["masked"] - 0.1) < 0.01
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_wikitext2_pairs_are_those_of_a_direct_count(wikitext2_built, split: str) -> None:
+    words = Vocabulary.open(wikitext2_built.vocabulary).words
+    paragraphs = read_as_the_deck(
+        wikitext2_built.corpus.file(f"{split}.tokens"), {w: i for i, w in enumerate(words) if i >= len(SPECIAL_TOKENS)}
+    )
+    following = {pair for p in paragraphs for pair in itertools.pairwise(p)}
+    fitting = {pair for pair in following if len(pair[0]) + len(pair[1]) + 3 <= 64}
+    known = {sentence for paragraph in paragraphs for sentence in paragraph}
+    output = wikitext2_built.train if split == "train" else wikitext2_built.valid
+    examples = read_shards(shard_buckets(wikitext2_built.store, output))
+    found = set()
+    for row, label, kinds in zip(
+        originals(examples), examples.next_sentence_label, np.split(examples.token_type_ids, examples.offsets[1:-1]), strict=True
+    ):
+        middle = row.index(SEP_ID)
+        a, b = tuple(row[1:middle]), tuple(row[middle + 1 : -1])
+        assert row[0] == CLS_ID and row.count(CLS_ID) == 1 and row[-1] == SEP_ID and len(row) <= 64
+        assert kinds.tolist() == [0] * (middle + 1) + [1] * (len(row) - middle - 1)
+        assert a in known and b in known
+        if label == 0:
+            found.add((a, b))
+        assert label == 1 or (a, b) in following
+    assert found <= fitting
+    if split == "train":  # the coin keeps each true pair with probability a half
+        assert abs(len(found) / len(fitting) - 0.5) < 0.02
+
+
+def test_wikitext2_negatives_are_no_true_pair_of_their_bucket(wikitext2_built) -> None:
+    for bucket in shard_buckets(wikitext2_built.store, wikitext2_built.train)[:4]:
+        examples = read_shards([bucket])
+        pairs: dict[int, set] = {0: set(), 1: set()}
+        for row, label in zip(originals(examples), examples.next_sentence_label, strict=True):
+            middle = row.index(SEP_ID)
+            pairs[int(label)].add((tuple(row[1:middle]), tuple(row[middle + 1 : -1])))
+        assert pairs[0] and not pairs[0] & pairs[1]
+        assert not any(a == b for a, b in pairs[1])
+
+
+def test_one_seed_gives_the_same_bytes_and_another_gives_others(tmp_path: Path, text, publish, small_preset) -> None:
+    digests = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        store = Store(str(tmp_path / name))
+        corpus = publish(store, text(60, 3), text(5, 4))
+        shards = build_shards(
+            store,
+            corpus,
+            build_vocabulary(store, corpus, small_preset.vocabulary),
+            "train",
+            small_preset.override(shards={"seed": seed}).shards,
+        )
+        files = [Path(bucket) / SHARD for bucket in shard_buckets(store, shards)]
+        digests.append([hashlib.sha256(file.read_bytes()).hexdigest() for file in files])
+    assert len(digests[0]) == 2 and digests[0] == digests[1]
+    assert not set(digests[0]) & set(digests[2])
+
+
+def test_a_bucket_depends_on_its_own_documents_alone(tmp_path: Path, text, publish) -> None:
+    store = Store(str(tmp_path))
+    settings = load_preset("tiny").override(shards={"buckets": 8}).shards
+    lines = text(80, 5).split("\n")
+    corpus = publish(store, "\n".join(lines))
+    vocabulary = build_vocabulary(store, corpus, load_preset("tiny").vocabulary)
+    before = build_shards(store, corpus, vocabulary, "train", settings)
+    reordered = publish(store, "\n".join(lines[::-1]))
+    assert build_shards(store, reordered, vocabulary, "train", settings).facts["buckets"] == before.facts["buckets"]
+    lines[0] = " the old crane left . the birds left . \n"
+    edited = build_shards(store, publish(store, "\n".join(lines)), vocabulary, "train", settings)
+    changed = [a["key"] != b["key"] for a, b in zip(before.facts["buckets"], edited.facts["buckets"], strict=True)]
+    assert 1 <= sum(changed) <= 2
+
+
+def test_equal_paragraphs_get_masks_of_their_own(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path))
+    line = " " + " . ".join(f"w{i} x{i} y{i} z{i} v{i}" for i in range(8)) + " . \n"
+    corpus = publish(store, line * 40)
+    preset = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 1})
+    shards = build_shards(store, corpus, build_vocabulary(store, corpus, preset.vocabulary), "train", preset.shards)
+    examples = read_shards(shard_buckets(store, shards))
+    assert len(examples) == 40 * 7
+    assert len({examples.input_ids[a:b].tobytes() for a, b in zip(examples.offsets, examples.offsets[1:], strict=False)}) > 200
+
+
+@pytest.mark.parametrize(
+    ("train", "cause"),
+    [
+        ("hello there\n\nwho is it\n\ngood bye\n", "no word|no pair"),
+        (" a . \n \n b . \n \n c . \n", "blank line after each sentence"),
+        (" one sentence . and another . \n", "no honest negative"),
+        (" " + "a " * 80 + ". " + "b " * 80 + ". " + "c " * 80 + ". \n", "longer than shards.max_length"),
+    ],
+)
+def test_a_corpus_without_a_usable_pair_says_why(tmp_path: Path, publish, train: str, cause: str) -> None:
+    store = Store(str(tmp_path))
+    corpus = publish(store, train)
+    with pytest.raises(CorpusError, match=rf"train\.tokens.*({cause})"):
+        build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS.vocabulary), "train", SETTINGS.shards)
+    assert not (tmp_path / "shards").exists()
+
+
+def test_a_paragraph_of_one_sentence_gives_no_pair_but_words_and_negatives(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path))
+    corpus = publish(store, "Foo bar baz . \n" + "".join(f" w{i} v{i} . x{i} y{i} . z{i} u{i} . \n" for i in range(30)))
+    vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
+    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS.shards)
+    assert shards.facts["counts"]["documents_of_one_sentence"] == 1
+    assert shards.facts["counts"]["pairs"] == 60
+    assert {"foo", "bar", "baz"} <= set(Vocabulary.open(vocabulary).words)
+
+
+def test_carriage_returns_change_no_token(tmp_path: Path, text, publish) -> None:
+    counts = []
+    for name, ending in (("a", "\n"), ("b", "\r\n")):
+        store = Store(str(tmp_path / name))
+        corpus = publish(store, text(30, 6).replace("\n", ending))
+        vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
+        counts.append(
+            (Vocabulary.open(vocabulary).words, build_shards(store, corpus, vocabulary, "train", SETTINGS.shards).facts["contents"])
+        )
+    assert counts[0] == counts[1]
+
+
+def test_the_held_out_split_is_built_with_the_training_vocabulary(small_built) -> None:
+    assert small_built.valid.manifest["inputs"]["vocabulary"] == small_built.train.manifest["inputs"]["vocabulary"]
+    assert small_built.valid.facts["vocabulary_size"] == small_built.vocabulary.facts["size"]
+
+
+def test_any_parquet_reader_can_use_a_shard(small_built) -> None:
+    table = pq.read_table(Path(shard_buckets(small_built.store, small_built.train)[0]) / SHARD)
+    row = table.slice(0, 1).to_pylist()[0]
+    assert row["input_ids"][0] == CLS_ID and len(row["input_ids"]) == len(row["token_type_ids"])
+    assert len(row["masked_lm_positions"]) == len(row["masked_lm_labels"]) >= 1
+    assert (
+        pq.ParquetFile(Path(shard_buckets(small_built.store, small_built.train)[0]) / SHARD).metadata.row_group(0).column(0).compression
+        == "ZSTD"
+    )
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate"])
+def test_a_damaged_shard_is_made_again_under_the_same_key(small_built, caplog, damage: str) -> None:
+    bucket = Path(shard_buckets(small_built.store, small_built.train)[0])
+    good = (bucket / SHARD).read_bytes()
+    if damage == "delete":
+        (bucket / SHARD).unlink()
+    else:
+        (bucket / SHARD).write_bytes(good[:100])
+    with caplog.at_level(logging.WARNING):
+        again = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
+    assert again.key == small_built.train.key
+    assert (bucket / SHARD).read_bytes() == good
+    assert any("damaged" in record.message and bucket.name in record.message for record in caplog.records)

@@ -1,0 +1,112 @@
+"""Encoding as the deck does it, alone and in batches."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.encoding import Encoder
+from pipeline.errors import EncodingError
+from pipeline.encoder_format import from_transformers, to_transformers
+from pipeline.model.encoder import EncoderShape
+from pipeline.model.pretraining import BertForPretraining
+
+SINGLE = ["a", "crane", "is", "flying"]
+PAIR = (["a", "crane", "driver", "came"], ["he", "just", "left"])
+D = 16
+
+
+@pytest.fixture(scope="module")
+def encoder(small_encoder) -> Encoder:
+    return Encoder.load(small_encoder.address)
+
+
+def test_the_decks_sentences(encoder: Encoder) -> None:
+    single, pair = encoder.encode(SINGLE), encoder.encode(*PAIR)
+    assert single.shape == (1, 6, D) and pair.shape == (1, 10, D)
+    assert encoder.tokens(SINGLE) == ["<cls>", "a", "crane", "is", "flying", "<sep>"]
+    assert encoder.tokens(*PAIR) == ["<cls>", "a", "crane", "driver", "came", "<sep>", "he", "just", "left", "<sep>"]
+    assert not torch.allclose(single[:, 2, :], pair[:, 2, :], atol=1e-3), "crane's vector depends on its sentence"
+
+
+def test_a_string_and_its_tokens_are_one_sentence(encoder: Encoder) -> None:
+    assert torch.equal(encoder.encode("A crane  is flying"), encoder.encode(SINGLE))
+    assert torch.equal(encoder.encode("a crane driver came", "he just left"), encoder.encode(*PAIR))
+
+
+def test_a_batch_changes_no_result(encoder: Encoder) -> None:
+    words = ["a", "crane", "is", "flying", "driver", "came", "he", "just", "left", "unheard"]
+    rng = random.Random(0)
+    inputs = [" ".join(rng.choices(words, k=rng.randint(0, 40))) for _ in range(70)] + [PAIR, ("a", "")]
+    for size in (1, 7, 200):
+        for entry, vectors in zip(inputs, encoder.encode_many(inputs, batch_size=size), strict=True):
+            alone = encoder.encode(*entry) if isinstance(entry, tuple) else encoder.encode(entry)
+            torch.testing.assert_close(vectors, alone[0], atol=1e-5, rtol=0)
+    assert encoder.encode_many([]) == []
+
+
+def test_segments_and_the_order_of_a_pair_matter(encoder: Encoder) -> None:
+    row = encoder.tokenizer.encode("a b", "c")
+    assert row.type_ids == [0, 0, 0, 0, 1, 1]
+    assert not torch.allclose(encoder.encode("a crane", "he"), encoder.encode("he", "a crane"), atol=1e-3)
+    assert not torch.allclose(encoder.encode("a crane", "he")[0, :3], encoder.encode("a crane")[0, :3], atol=1e-4)
+
+
+def test_one_cls_whatever_the_text_spells(encoder: Encoder) -> None:
+    assert encoder.tokens("he <cls>left <pad> <MASK>") == ["<cls>", "he", "<unk>", "<unk>", "<unk>", "<sep>"]
+    assert encoder.tokens(["<cls>", "he"], ["<sep>"]) == ["<cls>", "<unk>", "he", "<sep>", "<unk>", "<sep>"]
+
+
+def test_an_empty_text_is_cls_and_sep(encoder: Encoder) -> None:
+    assert encoder.encode("").shape == (1, 2, D)
+    assert encoder.encode([]).shape == (1, 2, D)
+
+
+def test_the_longest_input_fits_and_one_token_more_is_a_clear_error(encoder: Encoder) -> None:
+    assert encoder.encode("a " * 62).shape == (1, 64, D)
+    with pytest.raises(EncodingError, match=r"65 tokens .* wanted at most 64"):
+        encoder.encode("a " * 63)
+    with pytest.raises(EncodingError, match=r"input 1: 65 tokens"):
+        encoder.encode_many(["a", "a " * 63])
+
+
+@pytest.mark.parametrize("wrong", [3, None, ["a", 3], b"a", {"text": "a"}])
+def test_what_is_no_text_is_a_clear_error(encoder: Encoder, wrong: object) -> None:
+    with pytest.raises(EncodingError, match="wanted a string or a list of tokens"):
+        encoder.encode(wrong)
+
+
+def test_names_survive_the_way_there_and_back() -> None:
+    torch.manual_seed(0)
+    state = BertForPretraining(EncoderShape(30, 3, 8, 2, 12, 0.1, 16)).state_dict()
+    named = to_transformers(state)
+    assert "bert.encoder.layer.2.attention.self.key.weight" in named and named["cls.predictions.decoder.weight"].shape == (30, 8)
+    back = from_transformers(named, 3)
+    assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_the_folder_says_what_it_is_and_where_it_came_from(small_encoder) -> None:
+    folder = Path(small_encoder.address)
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "manifest.json",
+    }  # fmt: skip
+    config = json.loads((folder / "config.json").read_text())
+    assert config["hidden_size"] == D and config["num_hidden_layers"] == 2
+    assert "cls.seq_relationship.weight" in load_file(folder / "model.safetensors")
+    assert set(small_encoder.facts["lineage"]) == {"corpus", "vocabulary", "train", "valid", "run"}
+    assert json.loads((folder / "tokenizer_config.json").read_text())["cls_token"] == "<cls>"
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_folder_that_is_no_encoder_is_a_clear_error(small_encoder, tmp_path: Path, missing: str) -> None:
+    for path in Path(small_encoder.address).iterdir():
+        if path.name != missing:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(EncodingError, match=missing):
+        Encoder.load(tmp_path)
+    (tmp_path / missing).write_text("{}")
+    with pytest.raises(EncodingError):
+        Encoder.load(tmp_path)

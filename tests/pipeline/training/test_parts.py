@@ -1,0 +1,100 @@
+"""Order, batches, learning rate, evaluation and metrics, each against a direct computation."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import NonFiniteError
+from pipeline.model.encoder import EncoderShape
+from pipeline.model.pretraining import BertForPretraining
+from pipeline.settings import load_preset
+from pipeline.shards import Examples, read_shards, shard_buckets
+from pipeline.training.batches import Order, make_batch
+from pipeline.training.distributed import World
+from pipeline.training.evaluate import evaluate
+from pipeline.training.metrics import Metrics
+from pipeline.training.optimizer import learning_rate
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def examples(small_built) -> Examples:
+    return read_shards(shard_buckets(small_built.store, small_built.train))
+
+
+def test_every_example_comes_once_an_epoch_in_another_order_each_time() -> None:
+    order = Order(examples=25, batch_size=8, seed=0)
+    epochs = [[order.rows(step) for step in range(start, start + 4)] for start in (0, 4)]
+    assert [len(rows) for rows in epochs[0]] == [8, 8, 8, 1]
+    assert all(sorted(np.concatenate(epoch).tolist()) == list(range(25)) for epoch in epochs)
+    assert not np.array_equal(np.concatenate(epochs[0]), np.concatenate(epochs[1]))
+    assert np.array_equal(Order(25, 8, 0).rows(6), order.rows(6)), "a step's rows depend on the step alone"
+
+
+def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
+    rows = np.array([5, 0, 9])
+    batch = make_batch(examples, rows)
+    for place, row in enumerate(rows):
+        start, end = batch.offsets[place], batch.offsets[place + 1]
+        source = slice(examples.offsets[row], examples.offsets[row + 1])
+        assert batch.input_ids[start:end].tolist() == examples.input_ids[source].tolist()
+        assert batch.token_type_ids[start:end].tolist() == examples.token_type_ids[source].tolist()
+        masks = slice(examples.mask_offsets[row], examples.mask_offsets[row + 1])
+        inside = (batch.masked >= start) & (batch.masked < end)
+        assert (batch.masked[inside] - start).tolist() == examples.masked_lm_positions[masks].tolist()
+        assert batch.labels[inside].tolist() == examples.masked_lm_labels[masks].tolist()
+    assert batch.next_sentence_label.tolist() == examples.next_sentence_label[rows].tolist()
+
+
+def test_warm_up_rises_from_above_zero_to_the_peak_and_does_not_drop() -> None:
+    settings = load_preset("tiny").override(training={"steps": 10, "warmup_steps": 4, "learning_rate": 0.4}).training
+    rates = [learning_rate(step, settings) for step in range(1, 11)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, *[0.4] * 7])
+    constant = load_preset("tiny").training
+    assert learning_rate(1, constant) == constant.learning_rate
+
+
+def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examples, small_built) -> None:
+    torch.manual_seed(0)
+    model = BertForPretraining(EncoderShape(small_built.vocabulary.facts["size"], 2, 16, 2, 32, 0.2, 64)).train()
+    whole = evaluate(model, examples, len(examples), ALONE)
+    assert model.training
+    for size in (1, 2, 7):
+        assert evaluate(model, examples, size, ALONE) == pytest.approx(whole, rel=1e-5)
+    model.eval()
+    with torch.no_grad():
+        rows = [model(make_batch(examples, np.array([row]))) for row in range(len(examples))]
+    assert whole["mlm_loss"] == pytest.approx(float(sum(r.mlm_sum for r in rows) / sum(r.mlm_count for r in rows)), rel=1e-5)
+
+
+def add(metrics: Metrics, step: int, mlm: float, norm: float = 1.0) -> None:
+    metrics.add(step, torch.tensor(mlm), torch.tensor(0.5), torch.tensor(norm), 0.1, 8)
+
+
+def test_metrics_go_on_from_the_lines_they_are_given(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "a.jsonl")
+    for step, loss in enumerate((4.0, 2.0), 1):
+        add(metrics, step, loss)
+    metrics.flush()
+    again = Metrics(tmp_path / "b.jsonl", metrics.text().splitlines())
+    add(again, 3, 0.0)
+    again.flush()
+    rows = [json.loads(line) for line in again.text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert [row["mlm_loss_mean"] for row in rows] == [4.0, 3.0, 2.0]
+    assert rows[-1]["pairs"] == 24
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(float("nan"), 1.0), (1.0, float("inf"))])
+def test_a_number_that_is_not_finite_names_its_step_and_the_steps_before_are_kept(tmp_path: Path, loss: float, norm: float) -> None:
+    metrics = Metrics(tmp_path / "a.jsonl")
+    add(metrics, 1, 1.0)
+    add(metrics, 2, loss, norm)
+    add(metrics, 3, 1.0)
+    with pytest.raises(NonFiniteError, match=r"step 2: .*(nan|inf)"):
+        metrics.flush()
+    assert [json.loads(line)["step"] for line in metrics.text().splitlines()] == [1]
