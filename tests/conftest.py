@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-
 from pipeline.data.build import build_shards
+from pipeline.data.corpus import fetch_corpus
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.export import export_encoder
 from pipeline.settings import Preset, load_preset

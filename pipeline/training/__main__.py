@@ -6,7 +6,9 @@ full traceback goes to `training.log` in the run's work folder.
 
 import argparse
 import logging
+import os
 import sys
+import threading
 from pathlib import Path
 
 from ..errors import PipelineError
@@ -23,7 +25,11 @@ def main() -> int:
     """Train the run named on the command line. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.training", description="Train the run that a run.json describes.")
     parser.add_argument("run", type=Path, metavar="RUN.json", help="run settings, as the flow writes them")
-    path = parser.parse_args().run
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input closes, as it does when a launcher dies")
+    arguments = parser.parse_args()
+    path = arguments.run
+    if arguments.until_stdin_closes:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         run = read_run(path)
@@ -39,6 +45,13 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _end_with_stdin() -> None:
+    """Leave at once when the other end of standard input is gone; checkpoints need no goodbye."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
 
 
 def _log_to(path: Path) -> None:

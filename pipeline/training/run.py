@@ -5,9 +5,11 @@ or another. The decision that matters: the run's key names its weights, so it ho
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import fsspec
 
 from ..errors import TrainingError
 from ..model.encoder import EncoderShape
@@ -56,13 +58,14 @@ class RunSettings:
 
 
 def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path) -> RunSettings:
-    """Put a run together and write `work/run.json`.
+    """Put a run together and write its `run.json`.
 
     :param train: the shard set of the training split. :param valid: that of the held-out split.
+    :param work: local folder under which the run gets one of its own.
     """
     run = RunSettings(
         store=store.root,
-        work=str(work.absolute()),
+        work="",
         vocabulary_size=train.facts["vocabulary_size"],
         train=shard_buckets(store, train),
         valid=shard_buckets(store, valid),
@@ -70,8 +73,9 @@ def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: 
         model=preset.model,
         training=preset.training,
     )
-    work.mkdir(parents=True, exist_ok=True)
-    (work / FILE).write_text(json.dumps(asdict(run), indent=1), "utf-8")
+    run = replace(run, work=str(work.absolute() / run.key))
+    Path(run.work).mkdir(parents=True, exist_ok=True)
+    (Path(run.work) / FILE).write_text(json.dumps(asdict(run), indent=1), "utf-8")
     return run
 
 
@@ -91,3 +95,9 @@ def read_run(path: Path) -> RunSettings:
         found = sorted(values) if isinstance(values, dict) else type(values).__name__
         raise TrainingError(f"{path}: got {found}, wanted exactly {sorted(names)}")
     return RunSettings(**values | {"model": ModelSettings.read(values["model"]), "training": TrainingSettings.read(values["training"])})
+
+
+def read_metrics(run: Output) -> list[dict[str, Any]]:
+    """The rows of a finished run's `metrics.jsonl`."""
+    with fsspec.open(run.file(METRICS), "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

@@ -58,7 +58,7 @@ def own_training(built: tuple[Store, Any, Any], steps: int, folder: Path) -> dic
     preset = load_preset("tiny").override(training={"steps": steps, "log_every": 1, "device": "cpu", "checkpoint_every_seconds": 0.0})
     run = write_run(store, preset, train, valid, folder)
     subprocess.run([sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"], check=True, stdout=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (Path(run.work) / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["kind"] == "train"]
     first, last = rows[WARM_UP - 1], rows[-1]
     shutil.rmtree(store.address("run", run.key))

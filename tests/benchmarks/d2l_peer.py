@@ -10,11 +10,12 @@ import json
 import resource
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from unittest.mock import MagicMock
 
 for name in ("torchvision", "torchvision.transforms", "gym", "IPython", "matplotlib", "matplotlib.pyplot", "matplotlib_inline", "pandas",
              "requests", "scipy", "scipy.spatial", "PIL"):  # fmt: skip
-    sys.modules[name] = MagicMock()
+    sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))
 import torch
 from d2l import torch as d2l
 

@@ -8,11 +8,12 @@ d2l imports plotting and gym packages that BERT does not use; empty modules stan
 """
 
 import sys
+from importlib.machinery import ModuleSpec
 from unittest.mock import MagicMock
 
 for name in ("torchvision", "gym", "IPython", "matplotlib", "matplotlib.pyplot", "matplotlib_inline", "pandas", "requests", "scipy",
              "scipy.spatial", "PIL", "torchvision.transforms"):  # fmt: skip
-    sys.modules[name] = MagicMock()
+    sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))
 import torch
 from d2l import torch as d2l
 from safetensors.torch import save_file

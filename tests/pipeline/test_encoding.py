@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.encoder_format import from_transformers, to_transformers
 from pipeline.encoding import Encoder
 from pipeline.errors import EncodingError
-from pipeline.encoder_format import from_transformers, to_transformers
 from pipeline.model.encoder import EncoderShape
 from pipeline.model.pretraining import BertForPretraining
 

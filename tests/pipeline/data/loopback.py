@@ -1,12 +1,10 @@
-"""A web server on loopback that behaves as real ones do on bad days, and corpora to serve."""
+"""A web server on loopback that behaves as real ones do on bad days."""
 
 import contextlib
 import socket
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 Answer = Callable[["Handler"], None]
 
@@ -107,17 +105,3 @@ def in_turn(*answers: Answer) -> Answer:
     """One answer after another; the last one stays."""
     rest = list(answers)
     return lambda handler: (rest.pop(0) if len(rest) > 1 else rest[0])(handler)
-
-
-def write_zip(path: Path, members: dict[str, bytes | str]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return path
-
-
-def write_folder(path: Path, files: dict[str, bytes | str]) -> Path:
-    path.mkdir(parents=True)
-    for name, data in files.items():
-        (path / name).write_bytes(data.encode() if isinstance(data, str) else data)
-    return path

@@ -102,7 +102,7 @@ def test_a_busy_server_says_how_long_to_wait(server: Server, tmp_path):
 
 def test_a_dead_address_fails_in_seconds(tmp_path):
     began = time.monotonic()
-    with pytest.raises(FetchError, match="no answer: .*refused"):
+    with pytest.raises(FetchError, match=r"no answer: .*refused"):
         fetch(dead_url("/f"), tmp_path)
     assert time.monotonic() - began < 5
 
@@ -111,7 +111,7 @@ def test_too_large_by_its_announcement_and_while_it_comes(server: Server, tmp_pa
     server.answers["/f"] = whole(DATA)
     server.answers["/silent"] = lambda handler: (handler.send_response(200), handler.end_headers(), handler.wfile.write(DATA))
     for path in ("/f", "/silent"):
-        with pytest.raises(FetchError, match="at least .* wanted at most 1000"):
+        with pytest.raises(FetchError, match=r"at least .* wanted at most 1000"):
             fetch(server.url(path), tmp_path, max_bytes=1000)
         assert (tmp_path / "file").stat().st_size <= 1000
 
