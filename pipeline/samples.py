@@ -48,6 +48,6 @@ def sample_encodings(encoder: Encoder) -> tuple[list[SampleEncoding], float]:
         vectors.append(encoded[0, place])
         words = ["<cls>", *text.split(), "<sep>", *([*text_pair.split(), "<sep>"] if text_pair else [])]
         unknown = [word for word, token in zip(words, tokens, strict=True) if word != token]
-        first = [vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1])]
-        samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), *first, unknown))
+        cls, word = (vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1]))
+        samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), cls, word, unknown))
     return samples, float(F.cosine_similarity(torch.stack(vectors)[:1], vectors[1][None])[0])

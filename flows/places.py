@@ -1,0 +1,51 @@
+"""Where a run's things lie, and the environment in which Prefect and MLflow call nobody.
+
+In: the environment variables BERT_STORE, a folder or an fsspec address, and MLFLOW_TRACKING_URI; without them
+`artifacts` in the working folder. The decision that matters: what only this machine needs (logs, work, databases)
+stays in a local folder, whatever the store.
+"""
+
+import os
+from pathlib import Path
+
+from pipeline.storage import Store
+
+ARTIFACTS = "artifacts"
+EXPERIMENT = "pretrain-bert"
+STORE = "BERT_STORE"
+
+# Set before Prefect and MLflow are imported, which read it then; what the user has set stands.
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # each step of a database migration is INFO
+}
+
+
+def store() -> Store:
+    """The store of stage outputs."""
+    return Store(os.environ.get(STORE) or ARTIFACTS)
+
+
+def artifacts() -> Path:
+    """The local folder, absolute: the store itself where that is local, else `artifacts`."""
+    found = store()
+    return Path(found.root) if found.local_root else Path(ARTIFACTS).absolute()
+
+
+def mlflow_artifacts() -> Path:
+    """Files of MLflow's runs and models."""
+    return artifacts() / "mlflow"
+
+
+def mlflow_database() -> str:
+    """MLflow's own database, as an address."""
+    return f"sqlite:///{artifacts() / 'mlflow.db'}"
+
+
+def tracking_uri() -> str:
+    """The MLflow server that the environment names, else the database in the artifacts folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or mlflow_database()

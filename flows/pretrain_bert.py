@@ -1,0 +1,176 @@
+"""The flow `pretrain-bert`: from the text to a registered encoder.
+
+The tasks stand in the order in which they run; each calls one stage of `pipeline` and hands on addresses. A stage whose
+output is there does nothing.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from prefect import flow, get_run_logger, runtime, task
+from pydantic import Field
+
+from pipeline.data.build import build_shards
+from pipeline.data.corpus import Corpus, fetch_corpus
+from pipeline.data.vocabulary import build_vocabulary
+from pipeline.encoding import Encoder
+from pipeline.errors import RegistryError
+from pipeline.export import export_encoder
+from pipeline.samples import sample_encodings
+from pipeline.settings import (
+    ModelOverrides,
+    Preset,
+    ShardOverrides,
+    TrainingOverrides,
+    VocabularyOverrides,
+    load_preset,
+)
+from pipeline.storage import Output
+from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
+
+from . import launch, logs, registry, reports
+from .places import artifacts, store
+
+Result = dict[str, Any]
+
+
+def _registry_away(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether a task failed for what heals by waiting; a download waits and tries again by itself."""
+    return isinstance(state.result(raise_on_failure=False), RegistryError)
+
+
+@task(task_run_name="fetch corpus")
+def fetch(address: str | None, sample_without_network: bool) -> Corpus:
+    """Fetch, check and publish the corpus."""
+    corpus = fetch_corpus(store(), address, allow_sample=sample_without_network)
+    get_run_logger().info("corpus %s: %s", corpus.name, corpus.note)
+    return corpus
+
+
+@task
+def vocabulary(corpus: Output, preset: Preset) -> Output:
+    """Count words."""
+    return build_vocabulary(store(), corpus, preset.vocabulary)
+
+
+@task(task_run_name="shards of {split}")
+def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
+    """Build pairs and masks of a split."""
+    output = build_shards(store(), corpus, words, split, preset.shards)
+    counts = output.facts["counts"]
+    get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
+    return output
+
+
+@task
+def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
+    """Train in a child process, with live metrics; a run that is finished is found."""
+    if found := store().find(STAGE, run.key):
+        get_run_logger().info("run %s: found, nothing to do", run.key)
+        return found
+    datasets = [(split, f"shards/{key}", key) for split, key in run.inputs.items()]
+    run_id = registry.start_run(name, params, tags, datasets)
+    bar = reports.start_progress()
+
+    def on_metrics(rows: list[dict[str, Any]]) -> None:
+        registry.log_rows(run_id, rows)
+        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
+
+    try:
+        launch.train(run, get_run_logger().info, on_metrics)
+    except BaseException:
+        registry.end_run(run_id, failed=True)
+        raise
+    finished = store().find(STAGE, run.key)
+    assert finished is not None
+    return finished
+
+
+@task
+def export(run: Output, words: Output, corpus: Output) -> Output:
+    """Write the encoder folder."""
+    return export_encoder(store(), run, words, corpus)
+
+
+@task(retries=2, retry_delay_seconds=[5, 20], retry_condition_fn=_registry_away)
+def register(name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str]) -> Result:
+    """Register the encoder with its sample encodings, or find the version that holds it."""
+    rows = read_metrics(run)
+    curve = reports.loss_curve(rows)
+    with store().local(encoder) as folder:
+        samples, similarity = sample_encodings(Encoder.load(folder))
+        description = reports.samples_markdown(samples, similarity)
+        version = registry.find_version(name, encoder.key)
+        if version is None:
+            run_id = registry.find_run(run.key)
+            if run_id is None:  # trained where another registry was in use
+                run_id = registry.start_run(name, params, tags)
+                registry.log_rows(run_id, rows)
+            version = registry.register(
+                name,
+                run_id,
+                Path(folder),
+                tags=tags | {"encoder_key": encoder.key},
+                description=description,
+                table=reports.samples_table(samples),
+                curve=curve,
+            )
+            registry.end_run(run_id)
+    reports.show_loss_curve(curve)
+    reports.show_samples(description)
+    reports.show_version(version.uri, version.page)
+    return {"version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
+
+
+def _flat(preset: Preset) -> dict[str, Any]:
+    sections = preset.as_dict()
+    return {
+        f"{section}.{name}": value for section, values in sections.items() if isinstance(values, dict) for name, value in values.items()
+    }
+
+
+def _flow_run_name() -> str:
+    parameters = runtime.flow_run.parameters
+    return f"{parameters['preset']} on {parameters['corpus'] or 'WikiText-2'}"
+
+
+@flow(name="pretrain-bert", flow_run_name=_flow_run_name)
+def pretrain_bert(
+    preset: Annotated[Literal["tiny"], Field(description="The recipe whose settings hold where nothing else is said")] = "tiny",
+    corpus: Annotated[str | None, Field(description="A folder, zip or address of a corpus; empty: WikiText-2")] = None,
+    steps: Annotated[int | None, Field(description="Optimizer steps; empty: as the preset says", ge=1)] = None,
+    seed: Annotated[
+        int | None, Field(description="Seed of pairs, masks, weights and order; empty: as the preset says", ge=0, lt=2**32)
+    ] = None,
+    model_name: Annotated[
+        str | None, Field(description="Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2")
+    ] = None,
+    sample_without_network: Annotated[bool, Field(description="Train on the built-in sample where WikiText-2 cannot be reached")] = False,
+    vocabulary_settings: VocabularyOverrides | None = None,
+    shard_settings: ShardOverrides | None = None,
+    model_settings: ModelOverrides | None = None,
+    training_settings: TrainingOverrides | None = None,
+) -> Result:
+    """Pretrain a BERT encoder and register it in MLflow."""
+    logs.set_up()
+    recipe = (
+        load_preset(preset)
+        .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})
+        .override(vocabulary=vocabulary_settings, shards=shard_settings, model=model_settings, training=training_settings)
+    )
+    text = fetch(corpus, sample_without_network)
+    words = vocabulary(text.output, recipe)
+    training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
+    reports.show_built([text.output, words, training, held_out])
+    run = write_run(store(), recipe, training, held_out, artifacts() / "work")
+    name = model_name or registry.model_name(preset, text.name)
+    tags = {"run_key": run.key, "corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_shard_tags(run)}
+    params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
+    trained = train(run, params, tags, name)
+    encoder = export(trained, words, text.output)
+    registered = register(name, encoder, trained, params, tags)
+    return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
+
+
+def _shard_tags(run: RunSettings) -> dict[str, str]:
+    return {f"{split}_shards_key": key for split, key in run.inputs.items()}

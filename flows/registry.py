@@ -1,0 +1,214 @@
+"""Everything MLflow: runs, metrics, versions, loading.
+
+In: outputs of the stages. Out: a run with live metrics and a registered model version. The decisions that matter: every
+call names its run, since MLflow's active run is a thread's own; a version is found by its encoder's key, so that
+registering again makes no second one.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from matplotlib.figure import Figure
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.utils.logging_utils import disable_logging
+
+import pipeline
+from pipeline.errors import RegistryError
+
+from . import serving
+from .places import EXPERIMENT, mlflow_artifacts, tracking_uri
+
+CHAMPION = "champion"
+_SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "model")  # what encoding needs of the package
+_REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
+_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
+_HIDDEN = {"kind", "step"}  # of a metrics row
+
+logging.getLogger("mlflow").setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A registered model version."""
+
+    name: str
+    number: str
+    run_id: str
+
+    @property
+    def uri(self) -> str:
+        return f"models:/{self.name}/{self.number}"
+
+    @property
+    def page(self) -> str | None:
+        """The version's page, where a server shows one."""
+        base = tracking_uri()
+        return f"{base}/#/models/{self.name}/versions/{self.number}" if base.startswith("http") else None
+
+
+def model_name(preset: str, corpus: str) -> str:
+    """`bert-<preset>` for WikiText-2, else with the corpus's name."""
+    return f"bert-{preset}" if corpus == "wikitext-2" else f"bert-{preset}-{corpus}"
+
+
+@contextmanager
+def connect() -> Iterator[MlflowClient]:
+    """A client of the tracking server or database.
+
+    :raises RegistryError: it cannot be reached or refuses; the message has its address and answer.
+    """
+    for name, value in _LIMITS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    mlflow.set_tracking_uri(tracking_uri())
+    disable_logging()  # each registration is told on standard error otherwise
+    try:
+        yield MlflowClient()
+    except MlflowException as error:
+        reason = str(error).splitlines()[0]
+        raise RegistryError(
+            f"MLflow at {tracking_uri()}: {reason}; check that it runs, or unset MLFLOW_TRACKING_URI to use artifacts/mlflow.db"
+        ) from error
+
+
+def experiment(client: MlflowClient) -> str:
+    """The experiment's id. A local database keeps files under artifacts/mlflow, where `make up` serves them too."""
+    if known := client.get_experiment_by_name(EXPERIMENT):
+        return str(known.experiment_id)
+    local = None if tracking_uri().startswith("http") else mlflow_artifacts().as_uri()
+    try:
+        return str(client.create_experiment(EXPERIMENT, artifact_location=local))
+    except MlflowException:  # another process was faster
+        if known := client.get_experiment_by_name(EXPERIMENT):
+            return str(known.experiment_id)
+        raise
+
+
+def start_run(name: str, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Sequence[tuple[str, str, str]] = ()) -> str:
+    """Start a run.
+
+    :param datasets: (name, address, digest) of what it trains on.
+    :returns: its id.
+    """
+    with connect() as client:
+        run_id = str(client.create_run(experiment(client), run_name=name).info.run_id)
+        client.log_batch(
+            run_id,
+            params=[Param(key, str(value)) for key, value in params.items()],
+            tags=[RunTag(key, value) for key, value in tags.items()],
+        )
+        client.log_inputs(run_id, [_dataset_input(*entry) for entry in datasets])
+    return run_id
+
+
+def _dataset_input(name: str, address: str, digest: str) -> DatasetInput:
+    dataset = Dataset(name, digest, source_type="local", source=json.dumps({"uri": address}))
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", name)])
+
+
+def log_rows(run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Log rows of `metrics.jsonl` by step, under `train/` and `held_out/`."""
+    now = int(time.time() * 1000)
+    metrics = [
+        Metric(f"{row['kind']}/{name}", value, now, row["step"]) for row in rows for name, value in row.items() if name not in _HIDDEN
+    ]
+    with connect() as client:
+        for start in range(0, len(metrics), 1000):  # a batch's limit
+            client.log_batch(run_id, metrics=metrics[start : start + 1000])
+
+
+def end_run(run_id: str, *, failed: bool = False) -> None:
+    """Mark a run as finished or failed."""
+    with connect() as client:
+        client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+def find_run(run_key: str) -> str | None:
+    """The newest run of a run key."""
+    with connect() as client:
+        found = client.search_runs([experiment(client)], f"tags.run_key = '{run_key}'", max_results=1)
+        return str(found[0].info.run_id) if found else None
+
+
+def find_version(name: str, encoder_key: str) -> Version | None:
+    """The version of a name that holds an encoder."""
+    with connect() as client:
+        found = client.search_model_versions(f"name = '{name}' and tags.encoder_key = '{encoder_key}'")
+        return Version(name, str(found[0].version), str(found[0].run_id)) if found else None
+
+
+def register(
+    name: str,
+    run_id: str,
+    encoder: Path,
+    *,
+    tags: Mapping[str, str],
+    description: str,
+    table: Mapping[str, Sequence[Any]],
+    curve: Figure,
+) -> Version:
+    """Log an encoder folder with its loss curve and sample encodings, and register it.
+
+    :param tags: of the version; `encoder_key` finds it again. :param table: columns of the sample encodings.
+    """
+    with connect() as client:
+        client.log_figure(run_id, curve, "loss_curve.png")
+        client.log_table(run_id, dict(table), "sample_encodings.json")
+        with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Any type hint is inferred as AnyType")
+            shutil.copytree(encoder, Path(folder) / "encoder")
+            package = _ship_package(Path(folder))
+            model = mlflow.pyfunc.log_model(
+                name="encoder",
+                python_model=serving.__file__,
+                artifacts={"encoder": str(Path(folder) / "encoder")},
+                code_paths=[str(package)],
+                model_config={"package": package.name},
+                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in _REQUIREMENTS],
+            )
+        made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
+        client.update_model_version(name, made.version, description)
+        client.set_registered_model_alias(name, CHAMPION, made.version)
+    return Version(name, str(made.version), run_id)
+
+
+def _ship_package(folder: Path) -> Path:
+    """Copy what encoding needs of `pipeline` under a name that no other version and no user's package has."""
+    source, copy = Path(pipeline.__file__).parent, folder / "package"
+    copy.mkdir()
+    for name in _SHIPPED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source / name, copy / name)
+    hasher = hashlib.sha256()
+    for path in sorted(copy.rglob("*.py")):
+        hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
+    return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
+
+
+def download_encoder(model_uri: str) -> Path:
+    """Fetch a version's encoder folder as plain files; no code of the registry is run.
+
+    :raises RegistryError: there is no such model, or it holds no encoder.
+    """
+    with connect():
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / "encoder"
+    if not folder.is_dir():
+        raise RegistryError(f"{model_uri}: holds no encoder folder; wanted a model that this project registered")
+    return folder

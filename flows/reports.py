@@ -1,0 +1,130 @@
+"""Prefect artifacts: progress, what was built, the loss curve, the sample encodings, the version.
+
+In: outputs and rows of metrics. Out: artifacts on the run's page. Every text here is Markdown or a table.
+"""
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from matplotlib.figure import Figure
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from pipeline.samples import WORD, SampleEncoding
+from pipeline.storage import Output
+
+Row = Mapping[str, Any]
+
+
+def start_progress() -> UUID:
+    """A progress bar for training."""
+    made = create_progress_artifact(0.0, key="training-progress", description="Steps of training done")
+    assert isinstance(made, UUID)
+    return made
+
+
+def show_progress(artifact: UUID, step: int, steps: int) -> None:
+    """Move the bar."""
+    update_progress_artifact(artifact, progress=100.0 * step / steps)
+
+
+def show_built(outputs: Iterable[Output]) -> None:
+    """A table of the stages' outputs with their keys and counts."""
+    rows = [
+        {
+            "stage": output.stage,
+            "key": output.key,
+            "facts": _facts(output),
+            "address": output.address,
+            "made": output.manifest["recorded"]["created"],
+        }
+        for output in outputs
+    ]
+    create_table_artifact(rows, key="what-was-built", description="Outputs of the stages")
+
+
+def _facts(output: Output) -> str:
+    facts = output.facts
+    if "counts" in facts:
+        names = ("documents", "sentences", "pairs", "rows", "row_tokens", "masked", "dropped_too_long", "dropped_no_negative")
+        facts = {"split": facts["split"], **{name: facts["counts"][name] for name in names}}
+    return ", ".join(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items() if _plain(value))
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+
+def loss_curve(rows: Sequence[Row]) -> Figure:
+    """Losses by step: each step's, the running means, and the held-out ones."""
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    steps = [row for row in rows if row["kind"] == "train"]
+    held_out = [row for row in rows if row["kind"] == "held_out"]
+    for axes, name, title in zip(figure.subplots(1, 2), ("mlm_loss", "next_sentence_loss"), ("masked words", "next sentence"), strict=True):
+        axes.plot([row["step"] for row in steps], [row[name] for row in steps], lw=0.8, alpha=0.6, label="each step")
+        axes.plot([row["step"] for row in steps], [row[f"{name}_mean"] for row in steps], label="running mean")
+        axes.plot([row["step"] for row in held_out], [row[name] for row in held_out], "o", label="held out")
+        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
+        axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def show_loss_curve(figure: Figure) -> None:
+    """The curve as a picture."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=90)
+    data = base64.b64encode(picture.getvalue()).decode()
+    create_markdown_artifact(f"![losses by step](data:image/png;base64,{data})", key="loss-curve", description="Losses by step")
+
+
+def samples_table(samples: Sequence[SampleEncoding]) -> dict[str, list[Any]]:
+    """Columns of the sample encodings."""
+    return {
+        "text": [sample.text for sample in samples],
+        "text_pair": [sample.text_pair or "" for sample in samples],
+        "tokens": [" ".join(sample.tokens) for sample in samples],
+        "shape": [str(tuple(sample.shape)) for sample in samples],
+        "cls": [_numbers(sample.cls) for sample in samples],
+        WORD: [_numbers(sample.word) for sample in samples],
+        "unknown_words": [" ".join(sample.unknown) for sample in samples],
+    }
+
+
+def samples_markdown(samples: Sequence[SampleEncoding], similarity: float) -> str:
+    """The sample encodings as Markdown."""
+    columns = samples_table(samples)
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(_cell(value) for value in row)} |" for row in zip(*columns.values(), strict=True)]
+    return "\n".join([*lines, "", f"Cosine similarity of {WORD}'s vector in the two: {similarity:.4f}"])
+
+
+def _cell(value: str) -> str:
+    return value.replace("<", "&lt;")
+
+
+def _numbers(vector: Sequence[float]) -> str:
+    return ", ".join(f"{number:.4f}" for number in vector)
+
+
+def show_samples(markdown: str) -> None:
+    """The sample encodings on the run's page."""
+    create_markdown_artifact(
+        markdown, key="sample-encodings", description="Encodings of the test sentences, first three numbers of a vector"
+    )
+
+
+def show_version(uri: str, page: str | None) -> None:
+    """A link to the model version; its address where no server shows a page."""
+    if page:
+        create_link_artifact(page, link_text=uri, key="model-version", description="The registered encoder in MLflow")
+    else:
+        create_markdown_artifact(f"Registered as `{uri}`; `make up` shows it in MLflow.", key="model-version", description="The encoder")
