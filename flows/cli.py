@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run_command(options)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
+        if error.told:
+            print(f"       the full traceback is in {artifacts() / 'logs' / 'errors.log'}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)

@@ -45,14 +45,18 @@ def set_up() -> None:
 
 
 class _OneLine(logging.Filter):
-    """Takes the traceback of a PipelineError out of a record."""
+    """Lets a PipelineError through once, from its task, as one line without a traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if isinstance(error, PipelineError):
-            if record.name == "prefect.task_runs":
-                write_traceback(error)
             record.msg, record.args, record.exc_info, record.exc_text = str(error), None, None, None
+            if error.told:
+                return False
+            error.told = True
+            write_traceback(error)
+        elif str(record.msg).startswith("Finished in state Failed("):
+            record.msg, record.args = "Finished in state Failed()", None  # the error stands above
         return True
 
 

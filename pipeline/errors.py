@@ -6,7 +6,12 @@ and what to do. Callers show that message alone; the traceback belongs in a log 
 
 
 class PipelineError(Exception):
-    """Base of all errors that are the user's, the data's or the environment's to mend."""
+    """Base of all errors that are the user's, the data's or the environment's to mend.
+
+    `told` is set by whoever has shown the message, so that it is shown once.
+    """
+
+    told = False
 
 
 class SettingsError(PipelineError, ValueError):

@@ -20,7 +20,7 @@ from ..errors import CorpusError, DamagedOutputError
 from ..settings import ShardSettings
 from ..shards import SHARD, Examples, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
-from .documents import read_bucket, spill_buckets
+from .documents import TEXT_FORM, read_bucket, spill_buckets, split_label
 from .masked_lm import Streams, make_masks
 from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
 from .ragged import I64, offsets_of, spans
@@ -46,7 +46,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
         for path in paths:
             path.unlink()
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
-        _check(corpus.file(f"{split}.tokens"), counts, settings)
+        _check(split_label(corpus, split), counts, settings)
         contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
         return {
             "split": split,
@@ -172,20 +172,17 @@ def _rows(ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs) -> tuple[npt.N
     return input_ids, token_type_ids, row_offsets
 
 
-def _check(address: str, counts: ShardCounts, settings: ShardSettings) -> None:
+def _check(label: str, counts: ShardCounts, settings: ShardSettings) -> None:
     if not counts.pairs:
-        raise CorpusError(
-            f"{address}: {counts.documents} paragraphs and no two sentences in one of them, so no pair; wanted one paragraph "
-            "a line with its sentences parted by ` . ` (a blank line after each sentence makes each a paragraph of its own)"
-        )
+        raise CorpusError(f"{label}: {counts.documents} paragraphs and no two sentences in one of them, so no pair; {TEXT_FORM}")
     if not counts.rows:
         raise CorpusError(
-            f"{address}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
+            f"{label}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
             f"{settings.max_length} tokens, and for {counts.dropped_no_negative} no honest negative exists in their bucket; "
             f"bring more text or set fewer shards.buckets than {settings.buckets}"
         )
     if counts.rows > 1 and counts.followed in (0, counts.rows):
         raise CorpusError(
-            f"{address}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing to learn; "
+            f"{label}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing to learn; "
             "bring more text or try another shards.seed"
         )

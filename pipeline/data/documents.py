@@ -13,9 +13,19 @@ from pathlib import Path
 import fsspec
 import pyarrow as pa
 
+from ..storage import Output
+
 SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("digest", pa.binary(16))])
 SENTENCE_END = " . "
+TEXT_FORM = (
+    "wanted one paragraph a line with its sentences parted by ` . ` (a blank line after each sentence makes each a paragraph of its own)"
+)
 _BLOCK = 8 << 20  # bytes of text read at a time
+
+
+def split_label(corpus: Output, split: str) -> str:
+    """What to call a split in a message: where the user has it, not where the store keeps it."""
+    return f"{corpus.manifest['recorded'].get('source', corpus.address)}, {split} split"
 
 
 def read_documents(address: str) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from tokenizers.processors import TemplateProcessing
 from ..errors import CorpusError, DamagedOutputError
 from ..settings import VocabularySettings
 from ..storage import Output, Recipe, Store
-from .documents import read_documents
+from .documents import TEXT_FORM, read_documents, split_label
 from .ragged import offsets_of
 from .sentences import split_sentences
 
@@ -120,17 +120,20 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
         counts, tokens = _count_words(corpus.file("train.tokens"))
         vocabulary = Vocabulary.count(counts, settings.min_count)
         if len(vocabulary) == FIRST_WORD_ID:
-            most = heapq.nlargest(3, counts.items(), key=lambda entry: (entry[1], entry[0]))
-            seen = ", ".join(f"{word!r} {count} times" for word, count in most) or "no word in a paragraph with a ` . `"
-            raise CorpusError(
-                f"{corpus.file('train.tokens')}: no word is seen {settings.min_count} times (most frequent: {seen}); "
-                "lower vocabulary.min_count or bring more text"
-            )
+            raise CorpusError(f"{split_label(corpus, 'train')}: {_why_empty(counts, settings.min_count)}")
         (folder / FILE).write_text(vocabulary.tokenizer().to_str(), "utf-8")
         known = sum(counts[word] for word in vocabulary.words if word in counts and word != UNKNOWN)
         return {"size": len(vocabulary), "tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
 
     return store.make(recipe, build)
+
+
+def _why_empty(counts: Mapping[str, int], min_count: int) -> str:
+    if not counts:
+        return f"no paragraph has a sentence that ends in ` . `, so there is no word; {TEXT_FORM}"
+    most = heapq.nlargest(3, counts.items(), key=lambda entry: (entry[1], entry[0]))
+    seen = ", ".join(f"{word!r} {count} times" for word, count in most)
+    return f"no word is seen {min_count} times (most frequent: {seen}); lower vocabulary.min_count or bring more text"
 
 
 def _count_words(address: str) -> tuple[dict[str, int], int]:

@@ -78,7 +78,7 @@ def test_two_processes_with_different_hash_seeds_write_the_same_bytes(tmp_path: 
 def test_a_corpus_without_a_frequent_word_names_the_file_and_the_setting(tmp_path: Path, publish) -> None:
     store = Store(str(tmp_path))
     corpus = publish(store, " one two . three four . \n")
-    with pytest.raises(CorpusError, match=r"train\.tokens.*vocabulary\.min_count"):
+    with pytest.raises(CorpusError, match=r"train split: .*vocabulary\.min_count"):
         build_vocabulary(store, corpus, VocabularySettings(min_count=5))
     assert not (tmp_path / "vocabulary").exists()
 

@@ -1,0 +1,157 @@
+"""One server of this machine: started once, found again, ended whole.
+
+In: a command, its environment, an address that says when it is ready. Out: a running process and a small state file. The
+decision that matters: the state holds the process's id and start time, so that `end` ends what was started here and
+nothing else, whoever has the id by then.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+
+from . import processes
+
+HOST = "127.0.0.1"
+START_SECONDS = 180.0
+GRACE_SECONDS = 20.0
+_LAST_LINES = 5
+
+
+class ServiceError(PipelineError):
+    """A server that cannot be started."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A server.
+
+    :param ready: whether it does its work yet. :param folder: where `servers/` holds its state and `logs/` its log.
+    :param port: None where it listens on none. :param variable: the environment variable that sets the port.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    ready: Callable[[], bool]
+    folder: Path
+    port: int | None = None
+    variable: str = ""
+
+    @property
+    def state(self) -> Path:
+        return state_file(self.folder, self.name)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / f"{self.name}.log"
+
+    def check_port(self) -> None:
+        """See that it could listen.
+
+        :raises ServiceError: another process has its port.
+        """
+        if self.port is not None and not port_is_free(self.port):
+            todo = f"end what listens there, or set {self.variable} to another port"
+            raise ServiceError(f"{self.name}: port {self.port} of {HOST} is in use by another process; {todo}")
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready.
+
+        :raises ServiceError: it ended at once.
+        """
+        for path in (self.state, self.log):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            child = subprocess.Popen(
+                self.command,
+                env=dict(os.environ) | dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_listen_to_interrupts,
+            )
+        found = processes.find(child.pid)
+        if found is None:
+            raise ServiceError(f"{self.name}: ended at once; see {self.log}")
+        self.state.write_text(json.dumps(asdict(found) | {"port": self.port}), "utf-8")
+
+    def wait(self) -> None:
+        """Wait until it is ready.
+
+        :raises ServiceError: it ended, or takes too long.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not self.ready():
+            if running(self.state) is None:
+                said = " / ".join(self.log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])
+                raise ServiceError(f"{self.name}: ended while it started; its last words: {said}; see {self.log}")
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self.name}: not ready after {START_SECONDS:.0f} seconds; see {self.log}")
+            time.sleep(0.2)
+
+
+def state_file(folder: Path, name: str) -> Path:
+    """Where the state of a service lies in the artifacts folder."""
+    return folder / "servers" / f"{name}.json"
+
+
+def running(state: Path) -> processes.Process | None:
+    """The process that a state file speaks of, if it is still that one."""
+    try:
+        values = json.loads(state.read_text("utf-8"))
+        known = processes.Process(values["pid"], values["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if processes.find(known.pid) == known else None
+
+
+def port_of(state: Path) -> int | None:
+    """The port that a service was started with."""
+    port = json.loads(state.read_text("utf-8"))["port"]
+    return None if port is None else int(port)
+
+
+def end(state: Path) -> bool:
+    """End what a state file speaks of, with its children. Returns whether it ran."""
+    known = running(state)
+    if known is not None:
+        processes.end(known, GRACE_SECONDS)
+    state.unlink(missing_ok=True)
+    return known is not None
+
+
+def answers(address: str) -> bool:
+    """Whether a server answers an address with success."""
+    with contextlib.suppress(OSError):
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is never behind a proxy
+        with opener.open(address, timeout=5) as response:
+            return bool(response.status == 200)
+    return False
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen there."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: an old connection is no user
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _listen_to_interrupts() -> None:
+    # A process started in the background of a script ignores SIGINT, and so would its children; Prefect ends by it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
