@@ -72,8 +72,15 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
     run_id = registry.start_run(name, params, tags, datasets)
     bar = reports.start_progress()
 
+    unsent: list[dict[str, Any]] = []
+
     def on_metrics(rows: list[dict[str, Any]]) -> None:
-        registry.log_rows(run_id, rows)
+        unsent.extend(rows)
+        try:
+            registry.log_rows(run_id, unsent)
+            unsent.clear()
+        except RegistryError as error:  # training is worth more than its curve, which catches up
+            get_run_logger().warning("metrics wait: %s", error)
         reports.show_progress(bar, rows[-1]["step"], run.training.steps)
 
     try:
@@ -136,22 +143,33 @@ def _flow_run_name() -> str:
 
 @flow(name="pretrain-bert", flow_run_name=_flow_run_name)
 def pretrain_bert(
-    preset: Annotated[Literal["tiny"], Field(description="The recipe whose settings hold where nothing else is said")] = "tiny",
-    corpus: Annotated[str | None, Field(description="A folder, zip or address of a corpus; empty: WikiText-2")] = None,
-    steps: Annotated[int | None, Field(description="Optimizer steps; empty: as the preset says", ge=1)] = None,
-    seed: Annotated[
-        int | None, Field(description="Seed of pairs, masks, weights and order; empty: as the preset says", ge=0, lt=2**32)
-    ] = None,
-    model_name: Annotated[
-        str | None, Field(description="Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2")
-    ] = None,
-    sample_without_network: Annotated[bool, Field(description="Train on the built-in sample where WikiText-2 cannot be reached")] = False,
+    preset: Literal["tiny"] = "tiny",
+    corpus: str | None = None,
+    steps: Annotated[int, Field(ge=1)] | None = None,
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
+    model_name: str | None = None,
+    sample_without_network: bool = False,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,
     model_settings: ModelOverrides | None = None,
     training_settings: TrainingOverrides | None = None,
 ) -> Result:
-    """Pretrain a BERT encoder and register it in MLflow."""
+    """Pretrain a BERT encoder and register it in MLflow.
+
+    Prefect's form takes descriptions from here, in this form alone.
+
+    Args:
+        preset: The recipe whose settings hold where nothing else is said
+        corpus: A folder, zip or address of a corpus; empty: WikiText-2
+        steps: Optimizer steps; empty: as the preset says
+        seed: Seed of pairs, masks, weights and order; empty: as the preset says
+        model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
+        sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached
+        vocabulary_settings: Settings of the vocabulary that differ from the preset's
+        shard_settings: Settings of pairs and masks that differ from the preset's
+        model_settings: Settings of the model that differ from the preset's
+        training_settings: Settings of the training that differ from the preset's
+    """
     logs.set_up()
     recipe = (
         load_preset(preset)

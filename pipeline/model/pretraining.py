@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from .encoder import Encoder, EncoderShape
 
+_ROWS_A_BLOCK = 256  # of logits; a block stays in the processor's cache
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -61,8 +63,23 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, x_MD: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
-        logits_MV: Tensor = self.decoder(self.norm(F.relu(self.transform(x_MD))))
+        logits_MV: Tensor = self.decoder(self._transformed(x_MD))
         return logits_MV
+
+    def loss_sum(self, x_MD: Tensor, labels: Tensor) -> Tensor:
+        """The summed cross-entropy of `forward`'s logits, a block of rows at a time, so that no M x V matrix is ever held."""
+        return F.linear_cross_entropy(
+            self._transformed(x_MD),
+            self.decoder.weight,
+            labels,
+            linear_bias=self.decoder.bias,
+            reduction="sum",
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=_ROWS_A_BLOCK),
+        )
+
+    def _transformed(self, x_MD: Tensor) -> Tensor:
+        y_MD: Tensor = self.norm(F.relu(self.transform(x_MD)))
+        return y_MD
 
 
 class NextSentenceHead(nn.Module):
@@ -90,20 +107,25 @@ class BertForPretraining(nn.Module):
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits at the masked positions (M, V) and of each row's pair (B, 2)."""
-        x_ND = self.encoder(batch.input_ids, batch.token_type_ids, batch.offsets)
-        return self.masked_lm(x_ND.index_select(0, batch.masked)), self.next_sentence(x_ND.index_select(0, batch.offsets[:-1]))
+        masked_MD, first_BD = self._read(batch)
+        return self.masked_lm(masked_MD), self.next_sentence(first_BD)
 
     def forward(self, batch: Batch) -> Losses:
         """The losses of both tasks."""
-        mlm_logits_MV, next_sentence_logits_B2 = self.logits(batch)
-        return losses(mlm_logits_MV, next_sentence_logits_B2, batch)
+        masked_MD, first_BD = self._read(batch)
+        return losses(self.masked_lm.loss_sum(masked_MD, batch.labels), self.next_sentence(first_BD), batch)
+
+    def _read(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The vectors of the masked positions (M, D) and of each row's first token (B, D)."""
+        x_ND = self.encoder(batch.input_ids, batch.token_type_ids, batch.offsets)
+        return x_ND.index_select(0, batch.masked), x_ND.index_select(0, batch.offsets[:-1])
 
 
-def losses(mlm_logits_MV: Tensor, next_sentence_logits_B2: Tensor, batch: Batch) -> Losses:
-    """Cross-entropies of both tasks, each masked position and each row weighing the same."""
+def losses(mlm_sum: Tensor, next_sentence_logits_B2: Tensor, batch: Batch) -> Losses:
+    """Both tasks' cross-entropies, each masked position and each row weighing the same."""
     count = batch.labels.new_tensor
     return Losses(
-        F.cross_entropy(mlm_logits_MV, batch.labels, reduction="sum"),
+        mlm_sum,
         count(len(batch.labels)),
         F.cross_entropy(next_sentence_logits_B2, batch.next_sentence_label, reduction="sum"),
         count(len(batch.next_sentence_label)),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from ..model.pretraining import Batch, BertForPretraining, losses
 from ..shards import Examples
@@ -28,7 +29,8 @@ def evaluate(model: BertForPretraining, examples: Examples, batch_size: int, wor
     totals = torch.zeros(6, dtype=torch.float64, device=world.device)
     for batch in _share(examples, batch_size, world):
         mlm_logits_MV, next_sentence_logits_B2 = model.logits(batch)
-        found = losses(mlm_logits_MV, next_sentence_logits_B2, batch)
+        mlm_sum = F.cross_entropy(mlm_logits_MV, batch.labels, reduction="sum")
+        found = losses(mlm_sum, next_sentence_logits_B2, batch)
         mlm_hits = (mlm_logits_MV.argmax(-1) == batch.labels).sum()
         next_sentence_hits = (next_sentence_logits_B2.argmax(-1) == batch.next_sentence_label).sum()
         sums = (found.mlm_sum, found.mlm_count, mlm_hits, found.next_sentence_sum, found.next_sentence_count, next_sentence_hits)

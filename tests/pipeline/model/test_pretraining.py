@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from pipeline.model.encoder import EncoderShape
-from pipeline.model.pretraining import Batch, BertForPretraining, losses
+from pipeline.model.pretraining import Batch, BertForPretraining, MaskedLMHead, losses
 
 SHAPE = EncoderShape(50, 2, 16, 2, 32, 0.0, 20)
 
@@ -29,22 +29,35 @@ def batch(lengths: tuple[int, ...] = (6, 3, 8), masked: tuple[int, ...] = (1, 4,
     )
 
 
-def logits_with_loss(loss: float, label: int, size: int = 50) -> torch.Tensor:
-    """Logits whose cross-entropy at a label is `loss`."""
-    logits = torch.zeros(size, dtype=torch.float64)
-    probability = torch.exp(torch.tensor(-loss, dtype=torch.float64))
-    logits[label] = torch.log(probability * (size - 1) / (1 - probability))
-    return logits
-
-
 def test_a_slot_that_is_no_mask_weighs_nothing() -> None:
-    """Cross-entropies 2 and 8, of which only the first is a mask's: the loss is 2, not 5."""
-    every = torch.stack([logits_with_loss(2.0, 7), logits_with_loss(8.0, 9)])
-    real = batch((4,), (1,))
-    found = losses(every[:1], torch.zeros(1, 2), Batch(**{**vars(real), "labels": torch.tensor([7])}))
-    assert found.mean()[0].item() == pytest.approx(2.0)
-    both = losses(every, torch.zeros(1, 2), Batch(**{**vars(real), "labels": torch.tensor([7, 9])}))
-    assert both.mean()[0].item() == pytest.approx(5.0)
+    """Cross-entropies 2 and 8, of which only the first is a mask's: the loss is 2, not 5. A batch has no other slots."""
+    one, both = batch((4,), (1,)), batch((4,), (1, 2))
+    assert losses(torch.tensor(2.0), torch.zeros(1, 2), one).mean()[0].item() == pytest.approx(2.0)
+    assert losses(torch.tensor(2.0 + 8.0), torch.zeros(1, 2), both).mean()[0].item() == pytest.approx(5.0)
+
+
+def test_rows_with_few_and_many_masks_weigh_by_their_masks(model: BertForPretraining) -> None:
+    """The mean over a batch is that of a plain cross-entropy over all its masked positions."""
+    rows = batch((6, 3, 12), (1, 7, 10, 11, 12, 13, 14))
+    with torch.no_grad():
+        logits_MV, _ = model.logits(rows)
+        assert model(rows).mean()[0].item() == pytest.approx(F.cross_entropy(logits_MV, rows.labels).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("masks", [1, 5, 700])
+def test_the_blockwise_loss_and_its_gradients_are_those_of_the_plain_one(masks: int) -> None:
+    torch.manual_seed(0)
+    head = MaskedLMHead(SHAPE)
+    labels = torch.randint(0, 50, (masks,))
+    results = []
+    for plain in (True, False):
+        x_MD = torch.randn(masks, 16, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        loss = F.cross_entropy(head(x_MD), labels, reduction="sum") if plain else head.loss_sum(x_MD, labels)
+        head.zero_grad()
+        (loss / masks).backward()
+        results.append([loss.detach(), x_MD.grad, *(parameter.grad.clone() for parameter in head.parameters())])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_losses_of_parts_add_up_to_those_of_the_whole(model: BertForPretraining) -> None:

@@ -1,0 +1,133 @@
+"""The form of the flow `pretrain-bert`, and `prefect.yaml` against what Prefect reads of it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import yaml
+from prefect.cli.deploy._models import DeploymentConfig, PrefectYamlModel, WorkPoolConfig
+from prefect.exceptions import ParameterTypeError
+from prefect.utilities.schema_tools.validation import is_valid
+
+from flows.pretrain_bert import pretrain_bert
+from pipeline.settings import (
+    ModelSettings,
+    Settings,
+    ShardSettings,
+    TrainingSettings,
+    VocabularySettings,
+    load_preset,
+    preset_names,
+)
+
+from .conftest import ROOT
+
+SECTIONS: dict[str, type[Settings]] = {
+    "vocabulary_settings": VocabularySettings,
+    "shard_settings": ShardSettings,
+    "model_settings": ModelSettings,
+    "training_settings": TrainingSettings,
+}
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """What the page's form is made of and the server checks against."""
+    return pretrain_bert.parameters.model_dump()
+
+
+@pytest.fixture(scope="module")
+def prefect_yaml() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))
+    return loaded
+
+
+def test_every_parameter_is_described(schema: dict[str, Any]) -> None:
+    for name, entry in schema["properties"].items():
+        described = [entry, *entry.get("anyOf", [])]
+        described += [schema["definitions"][part["$ref"].rsplit("/", 1)[-1]] for part in described if "$ref" in part]
+        assert any(part.get("description") for part in described), name
+
+
+@pytest.mark.parametrize(("parameter", "kind"), SECTIONS.items())
+def test_every_setting_is_described_with_its_limits(schema: dict[str, Any], parameter: str, kind: type[Settings]) -> None:
+    reference = schema["properties"][parameter]["anyOf"][0]["$ref"]
+    fields = schema["definitions"][reference.rsplit("/", 1)[-1]]["properties"]
+    settings = dataclasses.fields(kind)
+    assert set(fields) == {entry.name for entry in settings}
+    words = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum", "pattern": "pattern"}
+    for entry in settings:
+        name = entry.name
+        assert fields[name]["description"] == entry.metadata["description"]
+        assert fields[name]["default"] is None, "empty: as the preset says"
+        for limit, word in words.items():
+            if limit in entry.metadata:
+                assert fields[name]["anyOf"][0][word] == entry.metadata[limit], name
+
+
+def test_the_presets_are_the_choices(schema: dict[str, Any]) -> None:
+    entry = schema["properties"]["preset"]
+    assert entry.get("enum", [entry.get("const")]) == preset_names()
+
+
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"preset": "tiny", "corpus": "somewhere", "steps": 1, "seed": 0, "model_name": "bert-mine"},
+    {"training_settings": {"learning_rate": 3e-4, "steps": None}, "shard_settings": {"masking_rate": 1}},
+]
+BAD: list[dict[str, Any]] = [
+    {"preset": "huge"},
+    {"steps": 0},
+    {"steps": "many"},
+    {"seed": -1},
+    {"seed": 2**32},
+    {"corpus": 5},
+    {"training_settings": {"learning_rate": 0}},
+    {"training_settings": {"learning_rat": 1e-4}},
+    {"training_settings": {"device": "tpu"}},
+    {"shard_settings": {"masking_rate": 1.5}},
+    {"model_settings": {"num_hidden_layers": 0}},
+]
+
+
+@pytest.mark.parametrize("values", GOOD, ids=str)
+def test_good_parameters_pass_on_the_server_and_in_the_flow(schema: dict[str, Any], values: dict[str, Any]) -> None:
+    assert is_valid(values, schema)
+    pretrain_bert.validate_parameters(values)
+
+
+@pytest.mark.parametrize("values", BAD, ids=str)
+def test_bad_parameters_are_refused_on_the_server_and_in_the_flow(schema: dict[str, Any], values: dict[str, Any]) -> None:
+    assert not is_valid(values, schema)
+    with pytest.raises(ParameterTypeError):
+        pretrain_bert.validate_parameters(values)
+
+
+def test_the_default_parameters_are_good(schema: dict[str, Any]) -> None:
+    """Prefect does not check a default."""
+    defaults = {name: entry["default"] for name, entry in schema["properties"].items()}
+    pretrain_bert.validate_parameters(defaults)
+    load_preset(defaults["preset"])
+
+
+def test_prefect_yaml_has_no_key_that_prefect_ignores(prefect_yaml: dict[str, Any]) -> None:
+    known = {field.alias or name for name, field in PrefectYamlModel.model_fields.items()}
+    assert set(prefect_yaml) <= known
+    for deployment in prefect_yaml["deployments"]:
+        assert set(deployment) <= set(DeploymentConfig.model_fields)
+        assert set(deployment["work_pool"]) <= set(WorkPoolConfig.model_fields)
+        assert set(deployment["work_pool"]["job_variables"]) <= {"env", "command", "labels", "name", "stream_output", "working_dir"}
+    PrefectYamlModel.model_validate(prefect_yaml)
+
+
+def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
+    assert [deployment["name"] for deployment in prefect_yaml["deployments"]] == ["tiny"]
+    for deployment in prefect_yaml["deployments"]:
+        assert is_valid(deployment["parameters"], schema)
+        assert set(deployment["parameters"]) <= set(schema["properties"])
+        assert not deployment["parameters"].get("sample_without_network", schema["properties"]["sample_without_network"]["default"])
+        assert deployment["entrypoint"] == f"{pretrain_bert.fn.__module__}.{pretrain_bert.fn.__name__}"
+
+
+def test_the_pull_step_names_no_folder(prefect_yaml: dict[str, Any]) -> None:
+    assert prefect_yaml["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ $BERT_HOME }}"}}]

@@ -1,0 +1,206 @@
+"""Registered encoders: found again, loadable anywhere, made without pickle."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows import registry, reports
+from flows.places import EXPERIMENT, tracking_uri
+from pipeline.encoding import Encoder
+from pipeline.errors import RegistryError
+from pipeline.samples import sample_encodings
+from pipeline.storage import Output
+
+from .conftest import environment
+
+NAME = "bert-test"
+ROWS = [
+    {"kind": "train", "step": 1, "mlm_loss": 9.5, "next_sentence_loss": 0.7, "mlm_loss_mean": 9.5, "next_sentence_loss_mean": 0.7},
+    {"kind": "train", "step": 2, "mlm_loss": 9.3, "next_sentence_loss": 0.7, "mlm_loss_mean": 9.4, "next_sentence_loss_mean": 0.7},
+    {"kind": "held_out", "step": 2, "mlm_loss": 9.4, "next_sentence_loss": 0.7},
+]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An encoder that was registered in a database of its own."""
+
+    artifacts: Path
+    encoder: Output
+    run_id: str
+    version: registry.Version
+
+    @property
+    def files(self) -> Path:
+        """The version's files, as they lie in the artifacts folder."""
+        return next(self.artifacts.glob("mlflow/**/MLmodel")).parent
+
+
+def register(encoder: Output, run_id: str, key: str) -> registry.Version:
+    samples, similarity = sample_encodings(Encoder.load(encoder.address))
+    return registry.register(
+        NAME,
+        run_id,
+        Path(encoder.address),
+        tags={"encoder_key": key},
+        description=reports.samples_markdown(samples, similarity),
+        table=reports.samples_table(samples),
+        curve=reports.loss_curve(ROWS),
+    )
+
+
+@pytest.fixture(scope="module")
+def registered(small_encoder: Output, tmp_path_factory: pytest.TempPathFactory) -> Registered:
+    artifacts = tmp_path_factory.mktemp("artifacts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERT_STORE", str(artifacts))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        run_id = registry.start_run("a run", {"training.steps": 3}, {"run_key": "abc"}, [("train", "shards/123", "123")])
+        registry.log_rows(run_id, ROWS)
+        version = register(small_encoder, run_id, small_encoder.key)
+        registry.end_run(run_id)
+    return Registered(artifacts, small_encoder, run_id, version)
+
+
+@pytest.fixture
+def database(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
+    """A client of the database that `registered` is in."""
+    monkeypatch.setenv("BERT_STORE", str(registered.artifacts))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return MlflowClient(tracking_uri())
+
+
+def load_elsewhere(folder: Path, code: str, address: str, **changed: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process that cannot import this project, in a folder of its own."""
+    prelude = """
+import importlib.util, sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+sys.path = [entry for entry in sys.path if "editable" not in entry]
+assert importlib.util.find_spec("flows") is None, "this project is importable"
+assert importlib.util.find_spec("pipeline") is None, "this project is importable"
+import mlflow
+"""
+    path = folder / "use.py"
+    path.write_text(prelude + code, "utf-8")
+    # -P and no PYTHONPATH: nothing but the installed packages is on the path.
+    settings = environment(MLFLOW_TRACKING_URI=address, MLFLOW_DISABLE_TELEMETRY="true", **changed)
+    settings.pop("PYTHONPATH", None)
+    return subprocess.run([sys.executable, "-P", str(path)], cwd=folder, env=settings, capture_output=True, text=True, timeout=120)
+
+
+USE = """
+import json
+model = mlflow.pyfunc.load_model("models:/bert-test@champion")
+alone = model.predict([{"text": "a crane is flying"}])
+pair = model.predict([{"text": "a crane driver came", "text_pair": "he just left"}, {"text": "a crane is flying"}])
+print(json.dumps([[entry["tokens"] for entry in alone + pair], [entry["vectors"] for entry in alone + pair]]))
+"""
+
+
+def check_vectors(done: subprocess.CompletedProcess[str], encoder: Output) -> None:
+    """What another process printed is what the encoder gives here."""
+    assert done.returncode == 0, done.stderr
+    tokens, vectors = json.loads(done.stdout.splitlines()[-1])
+    assert tokens[0] == ["<cls>", "a", "crane", "is", "flying", "<sep>"]
+    assert len(tokens[1]) == 10
+    ours = Encoder.load(encoder.address)
+    expected = [ours.encode(*text)[0].tolist() for text in (("a crane is flying",), ("a crane driver came", "he just left"))]
+    for found, wanted in zip(vectors, [expected[0], expected[1], expected[0]], strict=True):
+        for left, right in zip(found, wanted, strict=True):
+            assert left == pytest.approx(right, abs=1e-5)
+
+
+def test_it_loads_in_a_fresh_process_without_this_project(registered: Registered, database: MlflowClient, tmp_path: Path) -> None:
+    check_vectors(load_elsewhere(tmp_path, USE, tracking_uri()), registered.encoder)
+
+
+def test_it_loads_beside_a_package_pipeline_of_the_users(registered: Registered, database: MlflowClient, tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__init__.py").write_text("MINE = True\n", "utf-8")
+    code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport pipeline\n{USE}\nassert pipeline.MINE and sys.modules['pipeline'] is pipeline\n"
+    code += "assert not hasattr(pipeline, 'encoding')\n"
+    done = load_elsewhere(tmp_path, code.replace("print(", "line = (") + "print(line)\n", tracking_uri())
+    check_vectors(done, registered.encoder)
+
+
+def test_plain_files_come_down_without_running_code(registered: Registered, database: MlflowClient) -> None:
+    folder = registry.download_encoder(f"models:/{NAME}@{registry.CHAMPION}")
+    names = {entry["name"] for entry in registered.encoder.manifest["files"]} | {"manifest.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    for name in names:
+        assert (folder / name).read_bytes() == Path(registered.encoder.file(name)).read_bytes()
+
+
+def test_nothing_is_pickled(registered: Registered) -> None:
+    names = [path.name for path in registered.files.rglob("*") if path.is_file()]
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".bin", ".pth"))]
+    assert "model.safetensors" in names
+    package = next((registered.files / "code").iterdir())
+    assert package.name.startswith("bert_encoder_")
+
+
+def test_the_signature_is_typed(registered: Registered) -> None:
+    model = (registered.files / "MLmodel").read_text("utf-8")
+    assert '"text": {"type": "string", "required":\n    true}' in model or '"text": {"type": "string", "required": true}' in model
+    assert "text_pair" in model
+
+
+def test_its_page_shows_the_sample_encodings(registered: Registered, database: MlflowClient) -> None:
+    version = database.get_model_version_by_alias(NAME, registry.CHAMPION)
+    assert str(version.version) == registered.version.number
+    width = registered.encoder.manifest["facts"].get("hidden_size", 16)
+    assert f"(1, 6, {width})" in version.description
+    assert f"(1, 10, {width})" in version.description
+    assert "Cosine similarity of crane" in version.description
+
+
+def test_the_run_has_settings_curves_data_and_pictures(registered: Registered, database: MlflowClient) -> None:
+    run = database.get_run(registered.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["training.steps"] == "3"
+    assert [(m.step, m.value) for m in database.get_metric_history(registered.run_id, "train/mlm_loss")] == [(1, 9.5), (2, 9.3)]
+    assert [(m.step, m.value) for m in database.get_metric_history(registered.run_id, "held_out/mlm_loss")] == [(2, 9.4)]
+    assert [(entry.dataset.name, entry.dataset.digest) for entry in run.inputs.dataset_inputs] == [("train", "123")]
+    assert {file.path for file in database.list_artifacts(registered.run_id)} >= {"loss_curve.png", "sample_encodings.json"}
+
+
+def test_the_same_encoder_is_found_and_another_becomes_champion(registered: Registered, database: MlflowClient) -> None:
+    found = registry.find_version(NAME, registered.encoder.key)
+    assert found is not None
+    assert found.number == registered.version.number
+    assert registry.find_version(NAME, "another") is None
+    assert registry.find_version("bert-nobody", registered.encoder.key) is None
+    second = register(registered.encoder, registered.run_id, "another")
+    assert int(second.number) == int(registered.version.number) + 1
+    assert str(database.get_model_version_by_alias(NAME, registry.CHAMPION).version) == second.number
+    assert len(database.search_experiments(filter_string=f"name = '{EXPERIMENT}'")) == 1
+
+
+def test_a_registry_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(RegistryError, match=r"^MLflow at http://127.0.0.1:9: .*check that it runs") as caught:
+        registry.start_run("x", {}, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_not_there_is_one_line(database: MlflowClient) -> None:
+    with pytest.raises(RegistryError, match="bert-nobody"):
+        registry.download_encoder("models:/bert-nobody/1")
+
+
+@pytest.mark.parametrize(("corpus", "name"), [("wikitext-2", "bert-tiny"), ("sample", "bert-tiny-sample"), ("own", "bert-tiny-own")])
+def test_only_wikitext_2_gives_the_bare_name(corpus: str, name: str) -> None:
+    assert registry.model_name("tiny", corpus) == name
+
+
+def test_tables_have_a_row_for_each_text(registered: Registered) -> None:
+    samples, _ = sample_encodings(Encoder.load(registered.encoder.address))
+    columns: dict[str, list[Any]] = reports.samples_table(samples)
+    assert {len(column) for column in columns.values()} == {2}
