@@ -12,8 +12,7 @@ from torch import Tensor
 
 from .model.encoder import EncoderShape
 
-CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"
-SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
+CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 
 _NAMES = {
     "encoder.token_embedding": "bert.embeddings.word_embeddings",

@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
 
-from .encoder_format import CONFIG, SPECIAL_TOKENS, TOKENIZER, WEIGHTS, from_transformers, shape_of
+from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
 from .model.pretraining import BertForPretraining
+from .tokens import SPECIAL_TOKENS, TOKENIZER, UNKNOWN
 
 Text = str | Sequence[str]
 """A string, or a list of tokens."""
@@ -41,7 +42,7 @@ class Encoder:
         if missing := [SPECIAL_TOKENS[name] for name, number in ids.items() if number is None]:
             raise EncodingError(f"{TOKENIZER}: has no {', '.join(missing)}; wanted all of {', '.join(SPECIAL_TOKENS.values())}")
         self._special = set(ids.values())
-        self._unknown = tokenizer.get_vocab()[SPECIAL_TOKENS["unk_token"]]
+        self._unknown = tokenizer.get_vocab()[UNKNOWN]
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -76,10 +77,14 @@ class Encoder:
         :returns: a tensor (L, D) for each input.
         :raises EncodingError: an input has more tokens than the model takes; the message counts it from 0.
         """
+        if isinstance(inputs, str) or batch_size < 1:
+            raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
         remaining, vectors = enumerate(inputs), list[torch.Tensor]()
         while chunk := list(islice(remaining, batch_size)):
             rows = []
             for number, entry in chunk:
+                if isinstance(entry, tuple) and len(entry) != 2:
+                    raise EncodingError(f"input {number}: got a tuple of {len(entry)}, wanted a pair; tokens come as a list")
                 text, text_pair = entry if isinstance(entry, tuple) else (entry, None)
                 rows.append(self._tokenize(text, text_pair, f"input {number}: "))
             vectors.extend(self._vectors(rows))
@@ -125,5 +130,7 @@ def _text(part: object, where: str) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):
+        if broken := [token for token in part if len(token.split()) != 1]:
+            raise EncodingError(f"{where}got the token {broken[0]!r}, wanted tokens of one word each, so that each gets one vector")
         return " ".join(part)
     raise EncodingError(f"{where}got {type(part).__name__} {part!r:.80}, wanted a string or a list of tokens")

@@ -12,9 +12,10 @@ from typing import Any
 import fsspec
 from safetensors.torch import load_file, save_file
 
-from .encoder_format import CONFIG, SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, config_of, to_transformers
+from .encoder_format import CONFIG, TOKENIZER_CONFIG, WEIGHTS, config_of, to_transformers
 from .model.encoder import EncoderShape
 from .storage import Output, Recipe, Store
+from .tokens import SPECIAL_TOKENS, TOKENIZER
 
 FORMAT = 1
 STAGE = "encoder"

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from .encoding import Encoder
+from .tokens import CLS, SEP
 
 WORD = "crane"
 SENTENCES: tuple[tuple[str, str | None], ...] = (("a crane is flying", None), ("a crane driver came", "he just left"))
@@ -46,7 +47,7 @@ def sample_encodings(encoder: Encoder) -> tuple[list[SampleEncoding], float]:
         encoded, tokens = encoder.encode(text, text_pair), encoder.tokens(text, text_pair)
         place = 1 + text.split().index(WORD)
         vectors.append(encoded[0, place])
-        words = ["<cls>", *text.split(), "<sep>", *([*text_pair.split(), "<sep>"] if text_pair else [])]
+        words = [CLS, *text.split(), SEP, *([*text_pair.split(), SEP] if text_pair else [])]
         unknown = [word for word, token in zip(words, tokens, strict=True) if word != token]
         cls, word = (vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1]))
         samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), cls, word, unknown))

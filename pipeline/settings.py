@@ -114,7 +114,7 @@ class ShardSettings(Settings):
     max_predictions_per_seq: int = setting("most predictions in a row", ge=1)
     mask_token_rate: float = setting("share of predicted tokens replaced by <mask>", 0.8, ge=0, le=1)
     random_token_rate: float = setting("share of predicted tokens replaced by a random word; the rest stay as they are", 0.1, ge=0, le=1)
-    buckets: int = setting("shards of a split; the hash of its text decides where a document falls", 16, ge=1, le=100_000)
+    buckets: int = setting("shards of a split; the hash of its text decides where a document falls", 16, ge=1, le=512)
     seed: int = setting("seed of pairs and masks", 0, ge=0, lt=2**32)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class ModelSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
-    """How the encoder is trained. Intervals that change no weight are recorded but not part of a run's key."""
+    """How the encoder is trained. Settings that change nothing in the finished run are recorded but not part of its key."""
 
     section: ClassVar[str] = "training"
     not_in_key: ClassVar[frozenset[str]] = frozenset(

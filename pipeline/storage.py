@@ -11,10 +11,11 @@ import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,12 @@ class Output:
     """A published output: its address and the manifest that lists its files.
 
     `manifest` holds stage, format, key, settings, inputs, files (name, size, sha256), facts (what was counted
-    or measured) and recorded (what is noted but not part of the key).
+    or measured) and recorded (what is noted but not part of the key). `found` is true where nothing had to be made.
     """
 
     address: str
     manifest: Mapping[str, Any]
+    found: bool = False
 
     @property
     def key(self) -> str:
@@ -92,12 +94,6 @@ def file_digest(address: str) -> str:
         while chunk := file.read(_CHUNK):
             hasher.update(chunk)
     return hasher.hexdigest()
-
-
-def read_json(address: str) -> Any:
-    """Read a JSON file at any fsspec address."""
-    with fsspec.open(address, "rb") as file:
-        return json.loads(file.read())
 
 
 def open_output(address: str) -> Output:
@@ -136,6 +132,17 @@ def verify_digests(output: Output) -> None:
             raise DamagedOutputError(f"{output.file(entry['name'])}: sha256 {found}, wanted {entry['sha256']}; the flow makes it again")
 
 
+def _sweep(parent: Path) -> None:
+    """Delete what processes of this machine that are no more left in staging."""
+    for folder in parent.glob(f"{socket.gethostname()}-*-*"):
+        try:
+            os.kill(int(folder.name.split("-")[-2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except (PermissionError, ValueError):
+            continue
+
+
 class Store:
     """The root under which all outputs live: a local folder or an fsspec address such as `s3://bucket/bert`."""
 
@@ -158,6 +165,21 @@ class Store:
             return None
         return open_output(self.address(stage, key))
 
+    def reuse(self, stage: str, key: str, *, verify: bool = False) -> Output | None:
+        """The published output if it is whole; a damaged one is withdrawn, with a warning.
+
+        :param verify: compare digests, not only sizes.
+        """
+        try:
+            found = self.find(stage, key)
+            if found is not None and verify:
+                verify_digests(found)
+        except DamagedOutputError as error:
+            logger.warning("%s/%s is damaged and is made again: %s", stage, key, error)
+            self.withdraw(stage, key)
+            return None
+        return found and replace(found, found=True)
+
     def withdraw(self, stage: str, key: str) -> None:
         """Delete an output's manifest, so that nobody takes what is left for whole."""
         self._fs.rm_file(f"{self.address(stage, key)}/{MANIFEST}")
@@ -178,16 +200,7 @@ class Store:
         :param recorded: noted in the manifest, not part of the key.
         :param verify: compare digests, not only sizes, of an output that is found.
         """
-        try:
-            found = self.find(recipe.stage, recipe.key)
-            if found is not None and verify:
-                verify_digests(found)
-        except DamagedOutputError as error:
-            logger.warning("%s/%s is damaged and is made again: %s", recipe.stage, recipe.key, error)
-            self.withdraw(recipe.stage, recipe.key)
-            found = None
-        if found is not None:
-            logger.info("%s/%s: found, nothing to do", recipe.stage, recipe.key)
+        if found := self.reuse(recipe.stage, recipe.key, verify=verify):
             return found
         with self.staging() as folder:
             facts = build(folder)
@@ -199,7 +212,8 @@ class Store:
         parent = Path(self.root) / STAGING if self.local_root else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+            _sweep(parent)
+        folder = Path(tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=parent))
         try:
             yield folder
         finally:
@@ -219,12 +233,17 @@ class Store:
         return self.publish_at(self.address(recipe.stage, recipe.key), folder, head)
 
     def publish_at(self, address: str, folder: Path, head: Mapping[str, Any]) -> Output:
-        """Move the files of a local folder to an address, then create a manifest of `head` and the list of files."""
+        """Move the files of a local folder to an address, then create a manifest of `head` and the list of files.
+
+        Where another process has published there meanwhile, its output stands.
+        """
+        if self._fs.exists(f"{address}/{MANIFEST}"):
+            return open_output(address)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         files = [{"name": name, "size": (folder / name).stat().st_size, "sha256": file_digest(str(folder / name))} for name in names]
         for name in names:
             self._put(folder / name, f"{address}/{name}")
-        self.create(f"{address}/{MANIFEST}", json.dumps({**head, "files": files}, indent=1).encode())
+        self.create(f"{address}/{MANIFEST}", json.dumps({**head, "files": files}, indent=1, allow_nan=False).encode())
         return open_output(address)
 
     def children(self, address: str) -> list[str]:

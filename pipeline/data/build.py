@@ -8,6 +8,7 @@ Legend: S sentences, T tokens of all sentences, P pairs, R rows, N tokens of all
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorpusError, DamagedOutputError
+from ..errors import CorpusError
 from ..settings import ShardSettings
 from ..shards import SHARD, Examples, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
+from ..tokens import CLS_ID, SEP_ID, UNKNOWN_ID
 from .documents import TEXT_FORM, read_bucket, spill_buckets, split_label
 from .masked_lm import Streams, make_masks
 from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
 from .ragged import I64, offsets_of, spans
 from .randomness import Purpose
 from .sentences import split_sentences
-from .vocabulary import CLS_ID, SEP_ID, UNKNOWN_ID, Vocabulary, split_words
+from .vocabulary import Vocabulary, split_words
 
 FORMAT = 1
 SPECIALS_OF_A_PAIR = 3
@@ -47,6 +49,11 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
             path.unlink()
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), counts, settings)
+        if split == "train" and counts.followed in (0, counts.rows):
+            raise CorpusError(
+                f"{split_label(corpus, split)}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing "
+                "to learn; bring more text or try another shards.seed"
+            )
         contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
         return {
             "split": split,
@@ -59,14 +66,10 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
     return _make_set(store, recipe, build)
 
 
-def _make_set(store: Store, recipe: Recipe, build: Any) -> Output:
+def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]]) -> Output:
     """Find or make a set; one with a bucket that is missing or damaged is made again, which remakes that bucket."""
     shards = store.make(recipe, build)
-    try:
-        whole = all(store.find("bucket", entry["key"]) for entry in shards.facts["buckets"])
-    except DamagedOutputError:
-        whole = False
-    if whole:
+    if all(store.reuse("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
         return shards
     store.withdraw(recipe.stage, recipe.key)
     return store.make(recipe, build)
@@ -83,7 +86,7 @@ def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: s
         write_shard(folder / SHARD, examples)
         return {"counts": counts.as_dict(), "contents": examples.digest()}
 
-    return store.make(recipe, build)
+    return store.make(recipe, build, verify=True)
 
 
 def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings) -> tuple[Examples, ShardCounts]:
@@ -180,9 +183,4 @@ def _check(label: str, counts: ShardCounts, settings: ShardSettings) -> None:
             f"{label}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
             f"{settings.max_length} tokens, and for {counts.dropped_no_negative} no honest negative exists in their bucket; "
             f"bring more text or set fewer shards.buckets than {settings.buckets}"
-        )
-    if counts.rows > 1 and counts.followed in (0, counts.rows):
-        raise CorpusError(
-            f"{label}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing to learn; "
-            "bring more text or try another shards.seed"
         )

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from ..settings import ShardSettings
 from ..shards import IntArray
+from ..tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP_ID
 from .ragged import I64, offsets_of
 from .randomness import U64, below, bits, unit
-from .vocabulary import CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP_ID
 
 _ROW_SPAN = np.uint64(1 << 15)  # counters of a row's positions; max_length is below it
 

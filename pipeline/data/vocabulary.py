@@ -24,15 +24,12 @@ from tokenizers.processors import TemplateProcessing
 from ..errors import CorpusError, DamagedOutputError
 from ..settings import VocabularySettings
 from ..storage import Output, Recipe, Store
+from ..tokens import CLS, CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP, SEP_ID, SPECIAL_TOKENS, TOKENIZER, UNKNOWN, UNKNOWN_ID
 from .documents import TEXT_FORM, read_documents, split_label
 from .ragged import offsets_of
 from .sentences import split_sentences
 
 FORMAT = 1
-FILE = "tokenizer.json"
-PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
-PAD_ID, UNKNOWN_ID, CLS_ID, SEP_ID, MASK_ID = range(len(SPECIAL_TOKENS))
-FIRST_WORD_ID = len(SPECIAL_TOKENS)
 # Where Arrow and `tokenizers` disagree: information separators are white space to Arrow alone, and a capital I with a
 # dot becomes two characters in `tokenizers` alone. A test tries every code point.
 _DISAGREE = "[\x1c-\x1f\u0130]"
@@ -86,14 +83,15 @@ class Vocabulary:
             pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
             special_tokens=[(CLS, CLS_ID), (SEP, SEP_ID)],
         )
-        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
         return tokenizer
 
     @classmethod
     def count(cls, counts: Mapping[str, int], min_count: int) -> "Vocabulary":
         """Keep the words seen often enough; the order does not depend on the order of counting."""
-        kept = [(-count, word) for word, count in counts.items() if count >= min_count and word not in SPECIAL_TOKENS]
-        return cls([*SPECIAL_TOKENS, *(word for _, word in sorted(kept))])
+        special = list(SPECIAL_TOKENS.values())
+        kept = [(-count, word) for word, count in counts.items() if count >= min_count and word not in special]
+        return cls([*special, *(word for _, word in sorted(kept))])
 
     @classmethod
     def open(cls, output: Output) -> "Vocabulary":
@@ -102,10 +100,12 @@ class Vocabulary:
         :raises DamagedOutputError: the file is not a word-level tokenizer.
         """
         try:
-            with fsspec.open(output.file(FILE), "rb") as file:
+            with fsspec.open(output.file(TOKENIZER), "rb") as file:
                 known = Tokenizer.from_str(file.read().decode()).get_vocab()
         except Exception as error:  # `tokenizers` raises bare Exception
-            raise DamagedOutputError(f"{output.file(FILE)}: not a readable tokenizer ({error}); delete its folder and run again") from error
+            raise DamagedOutputError(
+                f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); delete its folder and run again"
+            ) from error
         return cls(sorted(known, key=known.__getitem__))
 
 
@@ -121,11 +121,11 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
         vocabulary = Vocabulary.count(counts, settings.min_count)
         if len(vocabulary) == FIRST_WORD_ID:
             raise CorpusError(f"{split_label(corpus, 'train')}: {_why_empty(counts, settings.min_count)}")
-        (folder / FILE).write_text(vocabulary.tokenizer().to_str(), "utf-8")
+        (folder / TOKENIZER).write_text(vocabulary.tokenizer().to_str(), "utf-8")
         known = sum(counts[word] for word in vocabulary.words if word in counts and word != UNKNOWN)
         return {"size": len(vocabulary), "tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
 
-    return store.make(recipe, build)
+    return store.make(recipe, build, verify=True)
 
 
 def _why_empty(counts: Mapping[str, int], min_count: int) -> str:

@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
         B, L = layout.keys.shape[0], layout.keys.shape[-1]
         qkv = self.qkv(x_ND)
         grid = qkv.new_zeros(B * L, qkv.shape[1]).index_copy(0, layout.slots, qkv)
-        q, k, v = grid.view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, H, L, D / H)
+        q, k, v = grid.view(B, L, 3, self.heads, x_ND.shape[1] // self.heads).permute(2, 0, 3, 1, 4)  # each (B, H, L, D / H)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=layout.keys, dropout_p=self.dropout if self.training else 0.0)
-        flat = mixed.transpose(1, 2).reshape(B * L, -1).index_select(0, layout.slots)
+        flat = mixed.transpose(1, 2).reshape(B * L, x_ND.shape[1]).index_select(0, layout.slots)
         y: Tensor = self.out(flat)
         return y
 

@@ -6,9 +6,7 @@ full traceback goes to `training.log` in the run's work folder.
 
 import argparse
 import logging
-import os
 import sys
-import threading
 from pathlib import Path
 
 from ..errors import PipelineError
@@ -25,11 +23,7 @@ def main() -> int:
     """Train the run named on the command line. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.training", description="Train the run that a run.json describes.")
     parser.add_argument("run", type=Path, metavar="RUN.json", help="run settings, as the flow writes them")
-    parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input closes, as it does when a launcher dies")
-    arguments = parser.parse_args()
-    path = arguments.run
-    if arguments.until_stdin_closes:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    path = parser.parse_args().run
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         run = read_run(path)
@@ -47,15 +41,9 @@ def main() -> int:
     return 0
 
 
-def _end_with_stdin() -> None:
-    """Leave at once when the other end of standard input is gone; checkpoints need no goodbye."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)
-
-
 def _log_to(path: Path) -> None:
     """Write everything, tracebacks of the user's errors included, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)

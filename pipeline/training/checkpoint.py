@@ -38,11 +38,10 @@ class Checkpoints:
         state = {f"model.{name}": value for name, value in model.state_dict().items()}
         for name, parameter in model.named_parameters():
             state |= {f"optimizer.{name}.{entry}": value for entry, value in optimizer.state[parameter].items()}
+        address = f"{self._root}/step-{step:09d}"
         with self._store.staging() as folder:
             save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, folder / STATE)
             (folder / METRICS).write_text(metrics, "utf-8")
-            address = f"{self._root}/step-{step:09d}"
-            self._store.delete(address)  # a damaged one of the same step, passed over when this run resumed
             self._store.publish_at(address, folder, {"stage": STAGE, "key": self._run.key, "step": step, "facts": {}})
         for old in self._names()[: -self._run.training.keep_checkpoints]:
             self._store.delete(f"{self._root}/{old}")
@@ -65,10 +64,11 @@ class Checkpoints:
             return int(output.manifest["step"]), lines
         return 0, []
 
-    def delete(self) -> None:
-        """Delete them all, once the run is published."""
+    def delete_after(self, step: int) -> None:
+        """Delete those after a step: what a resumed run passed over, or with -1 all, once the run is published."""
         for name in self._names():
-            self._store.delete(f"{self._root}/{name}")
+            if int(name.removeprefix("step-")) > step:
+                self._store.delete(f"{self._root}/{name}")
 
     def _names(self) -> list[str]:
         return [name for name in self._store.children(self._root) if name.startswith("step-")]

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import TrainingError
+from ..errors import NonFiniteError, TrainingError
 from ..model.pretraining import BertForPretraining
 from ..settings import TrainingSettings
 from ..shards import Examples, read_shards
@@ -50,6 +50,9 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, run.training)
         self.checkpoints = Checkpoints(run)
         self.step, lines = self.checkpoints.load(self.model, self.optimizer)
+        world.wait()  # every rank has read the same checkpoint
+        if world.writes:
+            self.checkpoints.delete_after(self.step)
         self.metrics = Metrics(Path(run.work) / METRICS, lines) if world.writes else None
         self._summed: nn.Module = DistributedDataParallel(self.model) if world.size > 1 else self.model
         if self.step and world.writes:
@@ -95,10 +98,19 @@ class Trainer:
             )
         return figures
 
+    def check_weights(self) -> None:
+        """An update may overflow though its loss and gradient were finite.
+
+        :raises NonFiniteError: a weight is not finite.
+        """
+        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+            raise NonFiniteError(f"step {self.step}: the update made weights that are not finite; lower training.learning_rate")
+
     def save(self) -> None:
         """Write a checkpoint of this step; only what was found finite is saved."""
         if self.metrics:
             self.metrics.flush()
+            self.check_weights()
             self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
             self.metrics.resume_clock()
 
@@ -140,6 +152,8 @@ def train(run: RunSettings, world: World) -> Output | None:
         if _checkpoint_due(trainer.step, settings, saved_at) and not last:
             trainer.save()
             saved_at = time.monotonic()
+    if metrics:
+        trainer.check_weights()
     figures = trainer.evaluate()
     return _publish(trainer, figures) if world.writes else None
 
@@ -176,5 +190,5 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
     output = store.make(
         run.recipe, build, recorded={"torch": torch.__version__, "ranks": trainer.world.size, "settings": run.training.as_dict()}
     )
-    trainer.checkpoints.delete()
+    trainer.checkpoints.delete_after(-1)
     return output

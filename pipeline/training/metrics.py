@@ -92,7 +92,7 @@ class Metrics:
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
 def _finite(value: float) -> bool:

@@ -1,7 +1,7 @@
 """`run.json`: everything that training needs, by value, with the addresses of its shards.
 
 In: settings and published shards, from the flow. Out: a file that `python -m pipeline.training` reads, on this machine
-or another. The decision that matters: the run's key names its weights, so it holds what changes them and nothing else.
+or another. The decision that matters: the run's key names its outcome, so it holds what changes the finished run and nothing else.
 """
 
 import json
@@ -22,6 +22,7 @@ STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
+_TYPES = {"store": str, "work": str, "vocabulary_size": int, "train": list, "valid": list, "inputs": dict}
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ def read_run(path: Path) -> RunSettings:
     if not isinstance(values, dict) or set(values) != names:
         found = sorted(values) if isinstance(values, dict) else type(values).__name__
         raise TrainingError(f"{path}: got {found}, wanted exactly {sorted(names)}")
+    for name, kind in _TYPES.items():
+        if not isinstance(values[name], kind):
+            raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
     return RunSettings(**values | {"model": ModelSettings.read(values["model"]), "training": TrainingSettings.read(values["training"])})
 
 

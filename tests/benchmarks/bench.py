@@ -77,6 +77,8 @@ def main() -> None:
     args = parser.parse_args()
     if not (corpus_address := os.environ.get("WIKITEXT2")):
         sys.exit("error: set WIKITEXT2 to wikitext-2-v1.zip, or to a folder of its three texts")
+    if args.steps <= WARM_UP or args.turns < 1:
+        sys.exit(f"error: --steps: got {args.steps}, wanted more than {WARM_UP}; --turns: got {args.turns}, wanted at least 1")
     peer = [peers_python(), str(HERE / "d2l_peer.py")]
     with tempfile.TemporaryDirectory() as folder_name:
         folder, preset = Path(folder_name), load_preset("tiny")
@@ -100,7 +102,7 @@ def main() -> None:
     print("| what | this project | d2l 1.0.3 | ratio |\n|---|---|---|---|")
     for what, rows, name, unit in (
         ("data stages, WikiText-2 train", data, "seconds", "s"),
-        ("their peak memory", data, "peak_mb", "MB"),
+        ("peak memory of their process (d2l's holds torch, ours does not)", data, "peak_mb", "MB"),
         ("`tiny` training, CPU, fp32", training, "pairs_per_second", "pairs/s"),
     ):
         own, other = median(rows["own"], name), median(rows["d2l"], name)

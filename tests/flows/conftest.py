@@ -54,7 +54,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Prefect, MLflow, the deployments and a worker on free ports, with an artifacts folder of their own."""
     folder = tmp_path_factory.mktemp("stack")
     prefect, mlflow = free_port(), free_port()
-    # As with `make up`, a client's PREFECT_HOME is not the server's.
     client = environment(
         BERT_STORE=str(folder),
         PREFECT_PORT=str(prefect),

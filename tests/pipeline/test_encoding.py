@@ -79,6 +79,22 @@ def test_what_is_no_text_is_a_clear_error(encoder: Encoder, wrong: object) -> No
         encoder.encode(wrong)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("a b", "wanted many inputs"),
+        ([("a", "b", "c")], "wanted a pair"),
+        ([["new york", "a"]], "wanted tokens of one word"),
+        ([["a", ""]], "one word"),
+    ],
+)
+def test_inputs_that_would_give_vectors_out_of_line_are_refused(encoder: Encoder, inputs: object, message: str) -> None:
+    with pytest.raises(EncodingError, match=message):
+        encoder.encode_many(inputs)
+    with pytest.raises(EncodingError, match="at least 1"):
+        encoder.encode_many(["a"], batch_size=0)
+
+
 def test_names_survive_the_way_there_and_back() -> None:
     torch.manual_seed(0)
     state = BertForPretraining(EncoderShape(30, 3, 8, 2, 12, 0.1, 16)).state_dict()

@@ -100,12 +100,13 @@ def test_create_is_for_one_only(store: Store) -> None:
 
 
 def test_publishing_twice_keeps_the_first_manifest(store: Store, tmp_path: Path) -> None:
-    """Two makers of one key: their files are equal, and the slower one's manifest changes nothing."""
+    """Two makers of one key: what the slower one brings changes nothing."""
     first = store.make(RECIPE, write)
     folder = tmp_path / "slow"
     folder.mkdir()
-    write(folder)
+    (folder / "a.txt").write_text("other bytes, as a log's are")
     assert store.publish(RECIPE, folder, {"rows": 2}, {"who": "slow"}).manifest == first.manifest
+    verify_digests(first)
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_output_or_none(tmp_path: Path) -> None:
@@ -132,6 +133,14 @@ def test_a_kill_at_any_moment_leaves_a_whole_output_or_none(tmp_path: Path) -> N
                 assert len(output.manifest["files"]) == 40
             else:
                 assert not (root / "things" / key / MANIFEST).exists()
+
+
+def test_what_a_killed_process_left_in_staging_is_swept(tmp_path: Path) -> None:
+    code = "import os, sys; from pipeline.storage import Store\nwith Store(sys.argv[1]).staging() as folder: os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)])
+    assert len(list((tmp_path / ".staging").iterdir())) == 1
+    with Store(str(tmp_path)).staging() as mine, Store(str(tmp_path)).staging() as other:
+        assert set((tmp_path / ".staging").iterdir()) == {mine, other}
 
 
 def test_the_manifest_lists_size_and_digest_of_each_file(tmp_path: Path) -> None:

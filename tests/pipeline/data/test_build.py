@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import logging
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.data.build import build_shards
-from pipeline.data.vocabulary import CLS_ID, SEP_ID, SPECIAL_TOKENS, Vocabulary, build_vocabulary
+from pipeline.data.vocabulary import Vocabulary, build_vocabulary
 from pipeline.errors import CorpusError
 from pipeline.settings import load_preset
 from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
 from pipeline.storage import Store
+from pipeline.tokens import CLS_ID, MASK_ID, SEP_ID, SPECIAL_TOKENS
 
 SETTINGS = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 2})
 
@@ -172,6 +174,38 @@ def test_the_held_out_split_is_built_with_the_training_vocabulary(small_built) -
     assert small_built.valid.facts["vocabulary_size"] == small_built.vocabulary.facts["size"]
 
 
+def test_text_that_spells_special_tokens_makes_none(tmp_path: Path, text, publish) -> None:
+    store = Store(str(tmp_path))
+    corpus = publish(store, text(40, 7) + " a <cls> crane . <sep> is <pad> . <mask> left <MASK> . \n" * 20)
+    shards = build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS.vocabulary), "train", SETTINGS.shards)
+    examples = read_shards(shard_buckets(store, shards))
+    for row in originals(examples):
+        assert row[0] == CLS_ID and row.count(CLS_ID) == 1 and row.count(SEP_ID) == 2 and row[-1] == SEP_ID
+        assert 0 not in row and MASK_ID not in row
+    assert not {0, CLS_ID, SEP_ID, MASK_ID} & set(examples.masked_lm_labels.tolist())
+
+
+def test_every_neighbouring_pair_gives_one_row_or_is_counted(tmp_path: Path, text, publish) -> None:
+    """The sentences A are those of a direct count, as a multiset, and the true pairs are among those of the count."""
+    store = Store(str(tmp_path))
+    corpus = publish(store, text(200, 8))
+    vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
+    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS.shards)
+    known = {word: number for number, word in enumerate(Vocabulary.open(vocabulary).words)}
+    wanted = Counter(pair for p in read_as_the_deck(corpus.file("train.tokens"), known) for pair in itertools.pairwise(p))
+    examples = read_shards(shard_buckets(store, shards))
+    firsts: Counter = Counter()
+    follow: Counter = Counter()
+    for row, label in zip(originals(examples), examples.next_sentence_label, strict=True):
+        middle = row.index(SEP_ID)
+        firsts[tuple(row[1:middle])] += 1
+        if label == 0:
+            follow[tuple(row[1:middle]), tuple(row[middle + 1 : -1])] += 1
+    assert shards.facts["counts"]["dropped_too_long"] == 0 and shards.facts["counts"]["dropped_no_negative"] == 0
+    assert firsts == sum((Counter({a: n}) for (a, _), n in wanted.items()), Counter())
+    assert follow <= wanted and abs(follow.total() / wanted.total() - 0.5) < 0.1
+
+
 def test_any_parquet_reader_can_use_a_shard(small_built) -> None:
     table = pq.read_table(Path(shard_buckets(small_built.store, small_built.train)[0]) / SHARD)
     row = table.slice(0, 1).to_pylist()[0]
@@ -183,14 +217,14 @@ def test_any_parquet_reader_can_use_a_shard(small_built) -> None:
     )
 
 
-@pytest.mark.parametrize("damage", ["delete", "truncate"])
+@pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
 def test_a_damaged_shard_is_made_again_under_the_same_key(small_built, caplog, damage: str) -> None:
     bucket = Path(shard_buckets(small_built.store, small_built.train)[0])
     good = (bucket / SHARD).read_bytes()
     if damage == "delete":
         (bucket / SHARD).unlink()
     else:
-        (bucket / SHARD).write_bytes(good[:100])
+        (bucket / SHARD).write_bytes(good[:100] if damage == "truncate" else good[:-1] + bytes([good[-1] ^ 1]))
     with caplog.at_level(logging.WARNING):
         again = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
     assert again.key == small_built.train.key

@@ -1,12 +1,14 @@
 """Masks: distributions over many tokens, and rows at the edge."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from pipeline.data.masked_lm import Masks, Streams, make_masks
 from pipeline.data.ragged import offsets_of
-from pipeline.data.vocabulary import CLS_ID, FIRST_WORD_ID, MASK_ID, SEP_ID, UNKNOWN_ID
 from pipeline.settings import ShardSettings, load_preset
+from pipeline.tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, SEP_ID, UNKNOWN_ID
 
 VOCABULARY = 1_000
 SETTINGS = load_preset("tiny").shards
@@ -69,9 +71,11 @@ def test_special_tokens_are_never_masked_nor_labels() -> None:
     assert not np.isin(masks.labels, (0, CLS_ID, SEP_ID, MASK_ID)).any()
 
 
-@pytest.mark.parametrize("length", [4, 5, 6])
+@pytest.mark.parametrize("length", [4, 5, 9])
 def test_a_row_too_short_for_the_rate_still_has_a_mask(length: int) -> None:
-    _, _, masks = mask(np.full(50, length))
+    rare = dataclasses.replace(SETTINGS, masking_rate=0.05)
+    assert round(length * rare.masking_rate) == 0
+    _, _, masks = mask(np.full(50, length), rare)
     assert (np.diff(masks.offsets) == 1).all()
 
 

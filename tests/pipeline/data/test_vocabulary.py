@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.data.vocabulary import SPECIAL_TOKENS, UNKNOWN_ID, Vocabulary, build_vocabulary, split_words
+from pipeline.data.vocabulary import Vocabulary, build_vocabulary, split_words
 from pipeline.errors import CorpusError
 from pipeline.settings import VocabularySettings
 from pipeline.storage import Store
+from pipeline.tokens import SPECIAL_TOKENS, UNKNOWN_ID
 
 COUNTS = {"the": 9, "b": 5, "a": 5, "z": 5, "rare": 4, "<unk>": 50, "<cls>": 7}
 
@@ -26,7 +27,7 @@ def words_of(text: str) -> list[str]:
 
 
 def test_ids_are_special_tokens_then_falling_count_then_code_point() -> None:
-    assert Vocabulary.count(COUNTS, 5).words == [*SPECIAL_TOKENS, "the", "a", "b", "z"]
+    assert Vocabulary.count(COUNTS, 5).words == [*SPECIAL_TOKENS.values(), "the", "a", "b", "z"]
 
 
 def test_every_code_point_splits_and_lowers_as_the_saved_tokenizer_does() -> None:
@@ -61,7 +62,7 @@ def test_ids_are_those_of_the_saved_tokenizer(texts: list[str]) -> None:
 
 def test_text_that_spells_a_special_token_is_unknown() -> None:
     vocabulary = Vocabulary.count(COUNTS, 5)
-    assert vocabulary.ids(pa.array([*SPECIAL_TOKENS, "the"], pa.large_string())).tolist() == [UNKNOWN_ID] * 5 + [5]
+    assert vocabulary.ids(pa.array([*SPECIAL_TOKENS.values(), "the"], pa.large_string())).tolist() == [UNKNOWN_ID] * 5 + [5]
 
 
 def test_two_processes_with_different_hash_seeds_write_the_same_bytes(tmp_path: Path) -> None:

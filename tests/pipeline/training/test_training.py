@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.shards import SHARD
+from pipeline.shards import SHARD, read_shards
 from pipeline.storage import MANIFEST
 
 
@@ -113,6 +113,28 @@ def test_a_flipped_byte_in_a_shard_stops_before_the_first_step(small_built, trai
     assert "Traceback" not in done.stderr + done.stdout and "step 1" not in done.stdout
 
 
+def test_an_update_that_overflows_is_found_before_anything_is_saved(small_built, train, tmp_path: Path) -> None:
+    run = small_built.write_run(tmp_path / "work", steps=1, learning_rate=1e38)
+    done = train(run)
+    assert done.returncode == 1 and done.stderr.startswith("error: step 1: "), done.stderr
+    assert small_built.store.find("run", run.key) is None and not list(Path(run.store).glob("checkpoints/*/*/manifest.json"))
+
+
+def test_an_unfinished_checkpoint_never_costs_a_whole_one(small_built, train, tmp_path: Path) -> None:
+    """Newer folders without a manifest, as a kill leaves them, are no checkpoints."""
+    run = small_built.write_run(
+        tmp_path / "work", steps=200, learning_rate=1e30, warmup_steps=200, checkpoint_every_steps=1, keep_checkpoints=1
+    )
+    assert train(run).returncode == 1
+    checkpoints = Path(run.store) / "checkpoints" / run.key
+    (kept,) = checkpoints.glob(f"*/{MANIFEST}")
+    (checkpoints / "step-000000190").mkdir()
+    (checkpoints / "step-000000190" / "state.safetensors").write_bytes(b"half")
+    again = train(run)
+    assert again.returncode == 1 and "step-000000190 is passed over" in again.stdout
+    assert "going on from the checkpoint of step" in again.stdout and kept.exists()
+
+
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"store": "x"}'])
 def test_a_run_file_that_is_none_is_one_clear_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "run.json"
@@ -124,14 +146,18 @@ def test_a_run_file_that_is_none_is_one_clear_error(tmp_path: Path, content: str
 
 @pytest.mark.parametrize("ranks", [2])
 def test_ranks_give_the_update_of_one_process(small_built, train, tmp_path: Path, ranks: int) -> None:
-    """Dropout off; the last batch of the epoch is short, so that ranks have unequal shares."""
+    """Dropout off, ragged batches."""
     preset = small_built.preset.override(model={"hidden_dropout_prob": 0.0})
     built = type(small_built)(**{**vars(small_built), "preset": preset})
-    one = built.write_run(tmp_path / "one", steps=8)
+    # The last batch of an epoch has one row, so that one rank has none.
+    rows = len(read_shards(built.write_run(tmp_path / "size").train))
+    size = next(size for size in range(2, rows) if rows % size == 1)
+    steps = rows // size + 3
+    one = built.write_run(tmp_path / "one", steps=steps, batch_size=size)
     assert train(one).returncode == 0
     alone = load_file(Path(one.store) / "run" / one.key / "model.safetensors"), losses(one), held_out(one)
     shutil.rmtree(Path(one.store) / "run" / one.key)
-    several = built.write_run(tmp_path / "several", steps=8)
+    several = built.write_run(tmp_path / "several", steps=steps, batch_size=size)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "pipeline.training"]
     done = subprocess.run([*command, f"{several.work}/run.json"], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr

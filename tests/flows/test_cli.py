@@ -1,0 +1,101 @@
+"""What a user types wrongly is answered with one line, before anything starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+from pipeline.errors import SettingsError
+from pipeline.storage import Output
+
+from .conftest import ROOT, environment
+
+
+def pretrain_bert(*arguments: str, folder: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """The console script, with a store and a working folder of the test's own."""
+    settings = environment(BERT_STORE=str(folder / "store"), PREFECT_API_URL="", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "huge"], "preset: got 'huge', wanted one of "),
+        (["--steps", "0"], "training.steps: got 0, wanted a value >= 1"),
+        (["--steps", "many"], "steps: got 'many', wanted a whole number"),
+        (["--seed", "-1"], "shards.seed: got -1, wanted a value >= 0"),
+        (["--set", "training.learning_rate=0"], "training.learning_rate: got 0.0, wanted a value > 0"),
+        (["--set", "training.learning_rat=1e-4"], "training.learning_rat: no such setting"),
+        (["--set", "trainig.steps=5"], "--set: got 'trainig.steps=5'"),
+        (["--set", "training.steps"], "--set: got 'training.steps'"),
+        (["--set", "training.device=tpu"], "training.device: got 'tpu'"),
+        (["--set", "model.num_attention_heads=3"], "model.num_attention_heads: got 3, wanted a divisor"),
+        (["--set", "shards.max_length=2000"], "shards.max_length: got 2000, wanted at most"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_setting_is_one_line_and_starts_nothing(
+    tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_STORE", str(tmp_path / "store"))
+    assert cli.main(["run", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {message}"), said.err
+    assert len(said.err.splitlines()) == 1
+    assert not said.out
+    assert not list(tmp_path.iterdir()), "neither Prefect nor a stage has begun"
+
+
+def test_the_command_exits_as_main_says(tmp_path: Path) -> None:
+    done = pretrain_bert("run", "--preset", "huge", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: preset: got 'huge', wanted one of ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--stepz", "3"], ["encode"], ["encode", "models:/x/1"]], ids=" ".join)
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+def test_a_missing_corpus_is_one_error_and_its_traceback_lies_in_a_file(tmp_path: Path) -> None:
+    done = pretrain_bert("run", "--corpus", str(tmp_path / "nowhere.zip"), folder=tmp_path)
+    assert done.returncode == 1
+    last = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(last) == 1
+    assert "nowhere.zip" in last[0]
+    assert "Traceback" not in done.stdout + done.stderr
+    log = tmp_path / "store" / "logs" / "errors.log"
+    assert str(log) in done.stderr
+    assert "Traceback" in log.read_text("utf-8")
+    assert not list((tmp_path / "store").glob("*/*/manifest.json"))
+
+
+def test_values_of_set_are_read_by_their_type() -> None:
+    read = cli._read_settings(["training.steps=5", "training.learning_rate=3e-4", "training.device=cpu", "shards.buckets=2"])
+    assert read["training"] == {"steps": 5, "learning_rate": 3e-4, "device": "cpu"}
+    assert read["shards"] == {"buckets": 2}
+    with pytest.raises(SettingsError, match=r"--set: got 'steps=5'"):
+        cli._read_settings(["steps=5"])
+
+
+def test_encode_prints_a_vector_for_each_token(small_encoder: Output, tmp_path: Path) -> None:
+    done = pretrain_bert("encode", small_encoder.address, "a crane driver came", "he just left", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shape, *rows = done.stdout.splitlines()
+    assert shape == "shape (1, 10, 16)"
+    assert [row.split()[0] for row in rows] == ["<cls>", "a", "crane", "driver", "came", "<sep>", "he", "just", "left", "<sep>"]
+
+
+def test_encode_without_a_model_is_one_line(tmp_path: Path) -> None:
+    done = pretrain_bert("encode", "nowhere", "a crane is flying", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: nowhere: ")
+    assert len(done.stderr.splitlines()) == 1
