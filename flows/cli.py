@@ -20,6 +20,7 @@ from pipeline.errors import PipelineError, SettingsError
 from pipeline.samples import WORD
 from pipeline.settings import load_preset, preset_names
 
+from .names import check_model_name
 from .places import QUIET, artifacts, tracking_uri
 
 _SECTIONS = ("vocabulary", "shards", "model", "training")
@@ -65,6 +66,7 @@ def _run(options: argparse.Namespace) -> None:
     steps, seed = (None if value is None else _number(name, value) for name, value in (("steps", options.steps), ("seed", options.seed)))
     recipe = load_preset(options.preset).override(shards={"seed": seed}, training={"seed": seed, "steps": steps}).override(**sections)
     del recipe  # all that matters is that nothing was refused
+    check_model_name(options.model_name)
     _prepare_environment()
     from . import runner  # imports Prefect and MLflow
 

@@ -4,6 +4,7 @@ The tasks stand in the order in which they run; each calls one stage of `pipelin
 output is there does nothing.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,9 +13,10 @@ from pydantic import Field
 
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import Corpus, fetch_corpus
+from pipeline.data.download import without_credentials
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.encoding import Encoder
-from pipeline.errors import RegistryError
+from pipeline.errors import RegistryError, RegistryUnavailableError
 from pipeline.export import export_encoder
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
@@ -29,6 +31,8 @@ from pipeline.storage import Output
 from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
 
 from . import launch, logs, registry, reports
+from .names import PATTERN
+from .names import model_name as default_name
 from .places import artifacts, store
 
 Result = dict[str, Any]
@@ -36,13 +40,19 @@ Result = dict[str, Any]
 
 def _registry_away(task: Any, task_run: Any, state: Any) -> bool:
     """Whether a task failed for what heals by waiting; a download waits and tries again by itself."""
-    return isinstance(state.result(raise_on_failure=False), RegistryError)
+    return isinstance(state.result(raise_on_failure=False), RegistryUnavailableError)
+
+
+def _told(output: Output) -> Output:
+    get_run_logger().info("%s/%s: %s", output.stage, output.key, "found, nothing to do" if output.found else "made")
+    return output
 
 
 @task(task_run_name="fetch corpus")
 def fetch(address: str | None, sample_without_network: bool) -> Corpus:
     """Fetch, check and publish the corpus."""
     corpus = fetch_corpus(store(), address, allow_sample=sample_without_network)
+    _told(corpus.output)
     get_run_logger().info("corpus %s: %s", corpus.name, corpus.note)
     return corpus
 
@@ -50,13 +60,13 @@ def fetch(address: str | None, sample_without_network: bool) -> Corpus:
 @task
 def vocabulary(corpus: Output, preset: Preset) -> Output:
     """Count words."""
-    return build_vocabulary(store(), corpus, preset.vocabulary)
+    return _told(build_vocabulary(store(), corpus, preset.vocabulary))
 
 
 @task(task_run_name="shards of {split}")
 def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
     """Build pairs and masks of a split."""
-    output = build_shards(store(), corpus, words, split, preset.shards)
+    output = _told(build_shards(store(), corpus, words, split, preset.shards))
     counts = output.facts["counts"]
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     return output
@@ -65,9 +75,8 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
 @task
 def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
     """Train in a child process, with live metrics; a run that is finished is found."""
-    if found := store().find(STAGE, run.key):
-        get_run_logger().info("run %s: found, nothing to do", run.key)
-        return found
+    if found := store().reuse(STAGE, run.key):
+        return _told(found)
     datasets = [(split, f"shards/{key}", key) for split, key in run.inputs.items()]
     run_id = registry.start_run(name, params, tags, datasets)
     bar = reports.start_progress()
@@ -85,18 +94,19 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
 
     try:
         launch.train(run, get_run_logger().info, on_metrics)
-    except BaseException:
-        registry.end_run(run_id, failed=True)
+    except BaseException as error:
+        with suppress(RegistryError):  # what ended the training is the error to show
+            registry.end_run(run_id, error)
         raise
     finished = store().find(STAGE, run.key)
     assert finished is not None
-    return finished
+    return _told(finished)
 
 
 @task
 def export(run: Output, words: Output, corpus: Output) -> Output:
     """Write the encoder folder."""
-    return export_encoder(store(), run, words, corpus)
+    return _told(export_encoder(store(), run, words, corpus))
 
 
 @task(retries=2, retry_delay_seconds=[5, 20], retry_condition_fn=_registry_away)
@@ -108,7 +118,9 @@ def register(name: str, encoder: Output, run: Output, params: dict[str, Any], ta
         samples, similarity = sample_encodings(Encoder.load(folder))
         description = reports.samples_markdown(samples, similarity)
         version = registry.find_version(name, encoder.key)
-        if version is None:
+        if version is not None:
+            registry.complete(version, description)
+        else:
             run_id = registry.find_run(run.key)
             if run_id is None:  # trained where another registry was in use
                 run_id = registry.start_run(name, params, tags)
@@ -138,7 +150,7 @@ def _flat(preset: Preset) -> dict[str, Any]:
 
 def _flow_run_name() -> str:
     parameters = runtime.flow_run.parameters
-    return f"{parameters['preset']} on {parameters['corpus'] or 'WikiText-2'}"
+    return f"{parameters['preset']} on {without_credentials(parameters['corpus'] or 'WikiText-2')}"
 
 
 @flow(name="pretrain-bert", flow_run_name=_flow_run_name)
@@ -147,7 +159,7 @@ def pretrain_bert(
     corpus: str | None = None,
     steps: Annotated[int, Field(ge=1)] | None = None,
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
-    model_name: str | None = None,
+    model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     sample_without_network: bool = False,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,
@@ -164,7 +176,7 @@ def pretrain_bert(
         steps: Optimizer steps; empty: as the preset says
         seed: Seed of pairs, masks, weights and order; empty: as the preset says
         model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
-        sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached
+        sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached and no model name is given
         vocabulary_settings: Settings of the vocabulary that differ from the preset's
         shard_settings: Settings of pairs and masks that differ from the preset's
         model_settings: Settings of the model that differ from the preset's
@@ -176,16 +188,17 @@ def pretrain_bert(
         .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})
         .override(vocabulary=vocabulary_settings, shards=shard_settings, model=model_settings, training=training_settings)
     )
-    text = fetch(corpus, sample_without_network)
+    # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
+    text = fetch(corpus, sample_without_network and model_name is None)
     words = vocabulary(text.output, recipe)
     training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
-    reports.show_built([text.output, words, training, held_out])
     run = write_run(store(), recipe, training, held_out, artifacts() / "work")
-    name = model_name or registry.model_name(preset, text.name)
+    name = model_name or default_name(preset, text.name)
     tags = {"run_key": run.key, "corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_shard_tags(run)}
     params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
     trained = train(run, params, tags, name)
     encoder = export(trained, words, text.output)
+    reports.show_built([text.output, words, training, held_out, trained, encoder])
     registered = register(name, encoder, trained, params, tags)
     return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 

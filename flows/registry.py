@@ -28,18 +28,17 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 
 import pipeline
-from pipeline.errors import RegistryError
+from pipeline.errors import RegistryError, RegistryUnavailableError
 
-from . import serving
 from .places import EXPERIMENT, mlflow_artifacts, tracking_uri
 
 CHAMPION = "champion"
-_SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "model")  # what encoding needs of the package
+_SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "tokens.py", "model")  # what encoding needs of the package
 _REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
+_AWAY = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}  # also the code of an error that no server sent
 _HIDDEN = {"kind", "step"}  # of a metrics row
-
-logging.getLogger("mlflow").setLevel(logging.WARNING)
+_COMPLETE = "complete"  # a version's last tag
 
 
 @dataclass(frozen=True)
@@ -61,29 +60,27 @@ class Version:
         return f"{base}/#/models/{self.name}/versions/{self.number}" if base.startswith("http") else None
 
 
-def model_name(preset: str, corpus: str) -> str:
-    """`bert-<preset>` for WikiText-2, else with the corpus's name."""
-    return f"bert-{preset}" if corpus == "wikitext-2" else f"bert-{preset}-{corpus}"
-
-
 @contextmanager
 def connect() -> Iterator[MlflowClient]:
     """A client of the tracking server or database.
 
-    :raises RegistryError: it cannot be reached or refuses; the message has its address and answer.
+    :raises RegistryUnavailableError: it cannot be reached. :raises RegistryError: it refuses. Either message has the
+        address and the answer.
     """
     for name, value in _LIMITS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tracking_uri())
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
     disable_logging()  # each registration is told on standard error otherwise
     try:
         yield MlflowClient()
     except MlflowException as error:
-        reason = str(error).splitlines()[0]
-        raise RegistryError(
-            f"MLflow at {tracking_uri()}: {reason}; check that it runs, or unset MLFLOW_TRACKING_URI to use artifacts/mlflow.db"
-        ) from error
+        message = f"MLflow at {tracking_uri()}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        if error.error_code not in _AWAY:
+            raise RegistryError(message) from error
+        hint = "check that it runs, or unset MLFLOW_TRACKING_URI to use artifacts/mlflow.db"
+        raise RegistryUnavailableError(f"{message}; {hint}") from error
 
 
 def experiment(client: MlflowClient) -> str:
@@ -132,10 +129,11 @@ def log_rows(run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
             client.log_batch(run_id, metrics=metrics[start : start + 1000])
 
 
-def end_run(run_id: str, *, failed: bool = False) -> None:
-    """Mark a run as finished or failed."""
+def end_run(run_id: str, error: BaseException | None = None) -> None:
+    """Mark a run as finished, as failed, or, where what ended it is no `Exception`, as killed."""
+    status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
     with connect() as client:
-        client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+        client.set_terminated(run_id, status)
 
 
 def find_run(run_key: str) -> str | None:
@@ -170,21 +168,31 @@ def register(
         client.log_figure(run_id, curve, "loss_curve.png")
         client.log_table(run_id, dict(table), "sample_encodings.json")
         with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Any type hint is inferred as AnyType")
+            warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
             shutil.copytree(encoder, Path(folder) / "encoder")
             package = _ship_package(Path(folder))
             model = mlflow.pyfunc.log_model(
                 name="encoder",
-                python_model=serving.__file__,
+                python_model=str(Path(__file__).with_name("serving.py")),
                 artifacts={"encoder": str(Path(folder) / "encoder")},
                 code_paths=[str(package)],
                 model_config={"package": package.name},
                 pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in _REQUIREMENTS],
             )
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
-        client.update_model_version(name, made.version, description)
-        client.set_registered_model_alias(name, CHAMPION, made.version)
-    return Version(name, str(made.version), run_id)
+    version = Version(name, str(made.version), run_id)
+    complete(version, description)
+    return version
+
+
+def complete(version: Version, description: str) -> None:
+    """Describe a version and make it the champion, once; what a kill left undone is done on the next call."""
+    with connect() as client:
+        if _COMPLETE in client.get_model_version(version.name, version.number).tags:
+            return
+        client.update_model_version(version.name, version.number, description)
+        client.set_registered_model_alias(version.name, CHAMPION, version.number)
+        client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
 
 
 def _ship_package(folder: Path) -> Path:

@@ -6,9 +6,11 @@ In: outputs and rows of metrics. Out: artifacts on the run's page. Every text he
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import httpx
 from matplotlib.figure import Figure
 from prefect.artifacts import (
     create_link_artifact,
@@ -32,8 +34,9 @@ def start_progress() -> UUID:
 
 
 def show_progress(artifact: UUID, step: int, steps: int) -> None:
-    """Move the bar."""
-    update_progress_artifact(artifact, progress=100.0 * step / steps)
+    """Move the bar; a server that misses a beat is no reason to end what it shows."""
+    with suppress(httpx.HTTPError):
+        update_progress_artifact(artifact, progress=100.0 * step / steps)
 
 
 def show_built(outputs: Iterable[Output]) -> None:

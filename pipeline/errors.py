@@ -46,4 +46,8 @@ class EncodingError(PipelineError):
 
 
 class RegistryError(PipelineError):
-    """A model registry that cannot be reached or refuses."""
+    """A model registry that refuses."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """A model registry that cannot be reached for now."""

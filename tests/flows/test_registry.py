@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import registry, reports
+from flows import names, registry, reports
 from flows.places import EXPERIMENT, tracking_uri
 from pipeline.encoding import Encoder
 from pipeline.errors import RegistryError
@@ -197,7 +197,7 @@ def test_a_model_that_is_not_there_is_one_line(database: MlflowClient) -> None:
 
 @pytest.mark.parametrize(("corpus", "name"), [("wikitext-2", "bert-tiny"), ("sample", "bert-tiny-sample"), ("own", "bert-tiny-own")])
 def test_only_wikitext_2_gives_the_bare_name(corpus: str, name: str) -> None:
-    assert registry.model_name("tiny", corpus) == name
+    assert names.model_name("tiny", corpus) == name
 
 
 def test_tables_have_a_row_for_each_text(registered: Registered) -> None:

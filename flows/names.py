@@ -1,0 +1,21 @@
+"""Names in the model registry."""
+
+import re
+
+from pipeline.errors import SettingsError
+
+PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
+
+
+def model_name(preset: str, corpus: str) -> str:
+    """`bert-<preset>` for WikiText-2, else with the corpus's name."""
+    return f"bert-{preset}" if corpus == "wikitext-2" else f"bert-{preset}-{corpus}"
+
+
+def check_model_name(name: str | None) -> None:
+    """Refuse a name that the registry would refuse after all the work.
+
+    :raises SettingsError: it holds other characters than letters, digits, `.`, `_` and `-`, or is too long.
+    """
+    if name is not None and not re.fullmatch(PATTERN, name):
+        raise SettingsError(f"model name: got {name!r}, wanted letters, digits, `.`, `_` and `-`, at most 200, a letter or digit first")
