@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,8 +166,7 @@ def register(
     with connect() as client:
         client.log_figure(run_id, curve, "loss_curve.png")
         client.log_table(run_id, dict(table), "sample_encodings.json")
-        with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
+        with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
             shutil.copytree(encoder, Path(folder) / "encoder")
             package = _ship_package(Path(folder))
             model = mlflow.pyfunc.log_model(
@@ -179,6 +177,7 @@ def register(
                 model_config={"package": package.name},
                 pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in _REQUIREMENTS],
             )
+        disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id)
     complete(version, description)

@@ -20,6 +20,13 @@ class Sentence(pydantic.BaseModel):
     text_pair: str | None = None
 
 
+class Encoding(pydantic.BaseModel):
+    """One output: the tokens (L) and a vector for each (L, hidden size); `<cls>` comes first."""
+
+    tokens: list[str]
+    vectors: list[list[float]]
+
+
 class EncoderModel(PythonModel):  # type: ignore[misc]
     """Encodes sentences with the encoder folder among the model's artifacts."""
 
@@ -28,15 +35,16 @@ class EncoderModel(PythonModel):  # type: ignore[misc]
         encoding = importlib.import_module(f"{context.model_config['package']}.encoding")
         self.encoder = encoding.Encoder.load(context.artifacts["encoder"])
 
-    def predict(self, context: Any, model_input: list[Sentence], params: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    def predict(self, context: Any, model_input: list[Sentence], params: dict[str, Any] | None = None) -> list[Encoding]:
         """Encode.
 
-        :returns: for each input `tokens` (L) and `vectors` (L, hidden size); `<cls>` comes first.
+        :returns: for each input the fields of `Encoding` as a dictionary, which MLflow's server can write as JSON.
         """
         inputs = [entry.text if entry.text_pair is None else (entry.text, entry.text_pair) for entry in model_input]
         vectors = self.encoder.encode_many(inputs)
         tokens = [self.encoder.tokens(entry.text, entry.text_pair) for entry in model_input]
-        return [{"tokens": t, "vectors": v.tolist()} for t, v in zip(tokens, vectors, strict=True)]
+        pairs = zip(tokens, vectors, strict=True)
+        return [Encoding(tokens=t, vectors=v.tolist()).model_dump() for t, v in pairs]  # type: ignore[misc]
 
 
 set_model(EncoderModel())
