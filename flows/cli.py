@@ -133,7 +133,7 @@ def _report(result: dict[str, Any]) -> None:
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""
         print(f"encoding       {text!r}: {tuple(sample['shape'])}, {WORD} {_numbers(sample['word'])}{unknown}")
     print(f"encoder        {result['version']} in {tracking_uri()}")
-    print(f"try            pretrain-bert encode {result['version']} 'a crane is flying'")
+    print(f"try            {sys.argv[0]} encode {result['version']} 'a crane is flying'")
 
 
 def _numbers(values: Sequence[float]) -> str:
