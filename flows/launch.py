@@ -59,7 +59,6 @@ def train(run: RunSettings, on_line: OnLine, on_metrics: OnMetrics, *, count: in
     """
     work = Path(run.work)
     count = count or device_count(run.training.device)
-    (work / METRICS).unlink(missing_ok=True)  # of an earlier attempt
     launch(command(work / FILE, count), work, on_line, on_metrics, environment(count))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import PipelineError
 from ..storage import Store
-from .distributed import join_world
+from .distributed import alone_at, join_world
 from .loop import train
 from .memory import keep_freed_memory
 from .run import STAGE, read_run
@@ -27,13 +27,14 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         run = read_run(path)
-        if found := Store(run.store).find(STAGE, run.key):
-            print(f"{found.address}: found, nothing to do")
-            return 0
         _log_to(Path(run.work) / LOG)
         keep_freed_memory()
-        with join_world(run.training.device) as world:
-            train(run, world)
+        with alone_at(Path(run.work)):
+            if found := Store(run.store).find(STAGE, run.key):  # whoever was at it has finished it
+                print(f"{found.address}: found, nothing to do")
+                return 0
+            with join_world(run.training.device) as world:
+                train(run, world)
     except PipelineError as error:
         logging.getLogger("traceback").debug("%s", error, exc_info=True)
         print(f"error: {error}", file=sys.stderr)

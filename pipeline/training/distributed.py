@@ -3,16 +3,23 @@
 In: the environment that torchrun sets; without it, one process. Out: rank, device, sums over all ranks.
 """
 
+import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import TrainingError
+
+LOCK = "lock"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,28 @@ class World:
         """Wait until every rank is here."""
         if self.size > 1:
             dist.barrier()
+
+
+@contextmanager
+def alone_at(work: Path) -> Iterator[None]:
+    """Hold a run's work folder, waiting while another process of this machine does; the system frees it when one dies.
+
+    Of a torchrun, rank 0 does so for all; the others wait for it when they meet.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with (work / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            logger.info("process %s trains this run already; waiting for it", file.read().strip())
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:

@@ -89,6 +89,17 @@ def test_a_killed_run_goes_on_from_its_checkpoint_bit_for_bit(small_built, train
     assert weights_digest(run) == wanted
 
 
+def test_two_at_once_train_one_run_once(small_built, train, tmp_path: Path) -> None:
+    run = small_built.write_run(tmp_path / "work", steps=150)
+    command = [sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [child.communicate(timeout=120)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    waited = [text for text in said if "nothing to do" in text]
+    assert len(waited) == 1 and "step 150/150" not in waited[0], said
+    assert [row["step"] for row in metrics(run) if row["kind"] == "train"] == list(range(1, 151))
+
+
 def test_non_finite_gradients_stop_the_run_with_the_step_and_keep_the_checkpoint(small_built, train, tmp_path: Path) -> None:
     run = small_built.write_run(tmp_path / "work", steps=200, learning_rate=1e30, warmup_steps=200, checkpoint_every_steps=1, log_every=1)
     done = train(run)
