@@ -36,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.told:
             print(f"       the full traceback is in {artifacts() / 'logs' / 'errors.log'}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from .encoder_format import CONFIG, TOKENIZER_CONFIG, WEIGHTS, config_of, to_transformers
 from .model.encoder import EncoderShape
 from .storage import Output, Recipe, Store
+from .tensors import save_tensors
 from .tokens import SPECIAL_TOKENS, TOKENIZER
 
 FORMAT = 1
@@ -29,7 +30,7 @@ def export_encoder(store: Store, run: Output, vocabulary: Output, corpus: Output
     def build(folder: Path) -> dict[str, Any]:
         shape = EncoderShape(vocab_size=vocabulary.facts["size"], **settings["model"])
         with store.local(run) as source:
-            save_file(to_transformers(load_file(source / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
+            save_tensors(folder / WEIGHTS, to_transformers(load_file(source / WEIGHTS)))
         with fsspec.open(vocabulary.file(TOKENIZER), "rb") as source_file, (folder / TOKENIZER).open("wb") as target:
             shutil.copyfileobj(source_file, target)
         tokenizer_config = {

@@ -6,6 +6,7 @@ at `<root>/<stage>/<key>`, local or on any fsspec store. The decision that matte
 readers trust the manifest alone.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -29,6 +30,7 @@ MANIFEST = "manifest.json"
 STAGING = ".staging"
 _KEY_LENGTH = 20  # hexadecimal digits: 80 bits
 _CHUNK = 1 << 20
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,18 @@ def verify_digests(output: Output) -> None:
             raise DamagedOutputError(f"{output.file(entry['name'])}: sha256 {found}, wanted {entry['sha256']}; the flow makes it again")
 
 
+@contextmanager
+def _plain_refusals(root: str) -> Iterator[None]:
+    """Turn a full disk or a missing permission into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        place = error.filename or root
+        raise PipelineError(f"{place}: {error.strerror}; free some space, allow access, or set BERT_STORE to another place") from error
+
+
 def _sweep(parent: Path) -> None:
     """Delete what processes of this machine that are no more left in staging."""
     for folder in parent.glob(f"{socket.gethostname()}-*-*"):
@@ -208,16 +222,20 @@ class Store:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A local folder to build in, on the store's own disk where the store is local; gone afterwards."""
+        """A local folder to build in, on the store's own disk where the store is local; gone afterwards.
+
+        :raises PipelineError: the disk is full, or the store may not be written to.
+        """
         parent = Path(self.root) / STAGING if self.local_root else None
-        if parent:
-            parent.mkdir(parents=True, exist_ok=True)
-            _sweep(parent)
-        folder = Path(tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=parent))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with _plain_refusals(self.root):
+            if parent:
+                parent.mkdir(parents=True, exist_ok=True)
+                _sweep(parent)
+            folder = Path(tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=parent))
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, recipe: Recipe, folder: Path, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> Output:
         """Move the files of a local folder to the recipe's address, then create the manifest."""

@@ -39,6 +39,10 @@ def main() -> int:
         logging.getLogger("traceback").debug("%s", error, exc_info=True)
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # a full disk under the work folder, most likely
+        logging.getLogger("traceback").debug("%s", error, exc_info=True)
+        print(f"error: {error.filename or path}: {error.strerror or error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -9,11 +9,12 @@ import logging
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import PipelineError
 from ..storage import Store, open_output, verify_digests
+from ..tensors import save_tensors
 from .run import METRICS, RunSettings
 
 STATE = "state.safetensors"
@@ -40,7 +41,7 @@ class Checkpoints:
             state |= {f"optimizer.{name}.{entry}": value for entry, value in optimizer.state[parameter].items()}
         address = f"{self._root}/step-{step:09d}"
         with self._store.staging() as folder:
-            save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, folder / STATE)
+            save_tensors(folder / STATE, state)
             (folder / METRICS).write_text(metrics, "utf-8")
             self._store.publish_at(address, folder, {"stage": STAGE, "key": self._run.key, "step": step, "facts": {}})
         for old in self._names()[: -self._run.training.keep_checkpoints]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +21,7 @@ from ..model.pretraining import BertForPretraining
 from ..settings import TrainingSettings
 from ..shards import Examples, read_shards
 from ..storage import Output, Store, open_output, verify_digests
+from ..tensors import save_tensors
 from .batches import Order, make_batch
 from .checkpoint import Checkpoints
 from .distributed import World
@@ -175,7 +175,7 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
     store = Store(run.store)
 
     def build(folder: Path) -> dict[str, Any]:
-        save_file({name: value.detach().cpu().contiguous() for name, value in trainer.model.state_dict().items()}, folder / WEIGHTS)
+        save_tensors(folder / WEIGHTS, trainer.model.state_dict())
         (folder / METRICS).write_text(metrics.text(), "utf-8")
         shutil.copyfile(Path(run.work) / FILE, folder / FILE)
         names = ("mlm_loss_mean", "next_sentence_loss_mean", "pairs_per_second", "seconds", "pairs")

@@ -1,5 +1,6 @@
 """The store: whole or absent, on a local disk and on another file system of fsspec's."""
 
+import errno
 import json
 import logging
 import os
@@ -60,12 +61,18 @@ def test_whatever_changes_the_output_changes_the_key(other: Recipe) -> None:
 def test_a_build_that_fails_leaves_nothing(store: Store) -> None:
     def fail(folder: Path) -> dict[str, int]:
         write(folder)
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(PipelineError, match="No space left on device; free some space"):
         store.make(RECIPE, fail)
     assert store.find(RECIPE.stage, RECIPE.key) is None
     assert not store.local_root or not list((Path(store.root) / ".staging").iterdir())
+
+
+def test_a_root_that_cannot_be_a_folder_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(PipelineError, match=r"file.*set BERT_STORE to another place"):
+        Store(str(tmp_path / "file")).make(RECIPE, write)
 
 
 def test_a_damaged_output_is_made_again_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
