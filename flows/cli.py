@@ -9,19 +9,21 @@ the settings were checked and after their environment was set, so that a wrong s
 
 import argparse
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.data.download import without_credentials
 from pipeline.encoding import Encoder
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.samples import WORD
 from pipeline.settings import load_preset, preset_names
 
 from .names import check_model_name
-from .places import QUIET, artifacts, tracking_uri
+from .places import CORPUS, QUIET, artifacts, tracking_uri
 
 _SECTIONS = ("vocabulary", "shards", "model", "training")
 
@@ -29,6 +31,7 @@ _SECTIONS = ("vocabulary", "shards", "model", "training")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         options.run_command(options)
     except PipelineError as error:
@@ -45,6 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
     return 0
+
+
+def _terminate(number: int, frame: object) -> None:
+    """End as Ctrl-C does, so that the temporary server ends too."""
+    print("error: terminated; the same command goes on from the last checkpoint", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,13 +86,21 @@ def _run(options: argparse.Namespace) -> None:
 
     parameters = {
         "preset": options.preset,
-        "corpus": options.corpus or None,
+        "corpus": _hide_credentials(options.corpus),
         "steps": steps,
         "seed": seed,
         "model_name": options.model_name,
         "sample_without_network": True,
     }
     _report(runner.run(parameters, sections))
+
+
+def _hide_credentials(corpus: str | None) -> str | None:
+    """The address as it may be recorded; the whole one goes to the flow by the environment."""
+    if not corpus or (shown := without_credentials(corpus)) == corpus:
+        return corpus or None
+    os.environ[CORPUS] = corpus
+    return shown
 
 
 def _read_settings(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -137,7 +154,7 @@ def _report(result: dict[str, Any]) -> None:
         text = " / ".join(part for part in (sample["text"], sample["text_pair"]) if part)
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""
         print(f"encoding       {text!r}: {tuple(sample['shape'])}, {WORD} {_numbers(sample['word'])}{unknown}")
-    print(f"encoder        {result['version']} in {tracking_uri()}")
+    print(f"encoder        {result['version']} in {without_credentials(tracking_uri())}")
     print(f"try            {sys.argv[0]} encode {result['version']} 'a crane is flying'")
 
 

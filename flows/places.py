@@ -8,11 +8,14 @@ stays in a local folder, whatever the store.
 import os
 from pathlib import Path
 
+from pipeline.data.download import without_credentials
 from pipeline.storage import Store
 
 ARTIFACTS = "artifacts"
 EXPERIMENT = "pretrain-bert"
 STORE = "BERT_STORE"
+CORPUS = "BERT_CORPUS"
+"""A corpus's address with its credentials; parameters, which are recorded, hold it without them."""
 
 # Set before Prefect and MLflow are imported, which read it then; what the user has set stands.
 QUIET = {
@@ -23,6 +26,12 @@ QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",  # each step of a database migration is INFO
 }
+
+
+def full_address(shown: str | None) -> str | None:
+    """The address to fetch: BERT_CORPUS, where that is the given one with credentials, else the given one."""
+    known = os.environ.get(CORPUS)
+    return known if known and without_credentials(known) == shown else shown
 
 
 def store() -> Store:

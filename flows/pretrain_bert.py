@@ -33,7 +33,7 @@ from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
 from . import launch, logs, registry, reports
 from .names import PATTERN
 from .names import model_name as default_name
-from .places import artifacts, store
+from .places import artifacts, full_address, store
 
 Result = dict[str, Any]
 
@@ -51,7 +51,7 @@ def _told(output: Output) -> Output:
 @task(task_run_name="fetch corpus")
 def fetch(address: str | None, sample_without_network: bool) -> Corpus:
     """Fetch, check and publish the corpus."""
-    corpus = fetch_corpus(store(), address, allow_sample=sample_without_network)
+    corpus = fetch_corpus(store(), full_address(address), allow_sample=sample_without_network)
     _told(corpus.output)
     get_run_logger().info("corpus %s: %s", corpus.name, corpus.note)
     return corpus

@@ -27,6 +27,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 
 import pipeline
+from pipeline.data.download import without_credentials
 from pipeline.errors import RegistryError, RegistryUnavailableError
 
 from .places import EXPERIMENT, mlflow_artifacts, tracking_uri
@@ -55,7 +56,7 @@ class Version:
     @property
     def page(self) -> str | None:
         """The version's page, where a server shows one."""
-        base = tracking_uri()
+        base = without_credentials(tracking_uri())
         return f"{base}/#/models/{self.name}/versions/{self.number}" if base.startswith("http") else None
 
 
@@ -75,11 +76,15 @@ def connect() -> Iterator[MlflowClient]:
     try:
         yield MlflowClient()
     except MlflowException as error:
-        message = f"MLflow at {tracking_uri()}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        shown = without_credentials(tracking_uri())
+        reason = (str(error).splitlines() or [type(error).__name__])[0].replace(tracking_uri(), shown)
+        message = f"MLflow at {shown}: {reason}"
         if error.error_code not in _AWAY:
             raise RegistryError(message) from error
         hint = "check that it runs, or unset MLFLOW_TRACKING_URI to use artifacts/mlflow.db"
         raise RegistryUnavailableError(f"{message}; {hint}") from error
+    except ImportError as error:  # of a database's or a store's driver
+        raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {error}; install it into .venv") from error
 
 
 def experiment(client: MlflowClient) -> str:

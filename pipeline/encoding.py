@@ -128,6 +128,8 @@ def _text(part: object, where: str) -> str:
     :raises EncodingError: it is neither.
     """
     if isinstance(part, str):
+        if not part.isprintable() and any("\ud800" <= character <= "\udfff" for character in part):
+            raise EncodingError(f"{where}got {part!r:.80}, which is not valid text; wanted Unicode")
         return part
     if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):
         if broken := [token for token in part if len(token.split()) != 1]:

@@ -101,7 +101,7 @@ class VocabularySettings(Settings):
     """How words become ids."""
 
     section: ClassVar[str] = "vocabulary"
-    min_count: int = setting("words seen fewer times than this are unknown", ge=1)
+    min_count: int = setting("words seen fewer times than this are unknown", ge=1, le=2_147_483_648)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class ShardSettings(Settings):
     section: ClassVar[str] = "shards"
     max_length: int = setting("longest example in tokens, specials included; longer pairs are dropped and counted", ge=5, le=32767)
     masking_rate: float = setting("share of a row's tokens to predict", gt=0, le=1)
-    max_predictions_per_seq: int = setting("most predictions in a row", ge=1)
+    max_predictions_per_seq: int = setting("most predictions in a row", ge=1, le=32767)
     mask_token_rate: float = setting("share of predicted tokens replaced by <mask>", 0.8, ge=0, le=1)
     random_token_rate: float = setting("share of predicted tokens replaced by a random word; the rest stay as they are", 0.1, ge=0, le=1)
     buckets: int = setting("shards of a split; the hash of its text decides where a document falls", 16, ge=1, le=512)
@@ -129,12 +129,12 @@ class ModelSettings(Settings):
     """The encoder's shape, under transformers' names."""
 
     section: ClassVar[str] = "model"
-    num_hidden_layers: int = setting("transformer blocks", ge=1)
-    hidden_size: int = setting("width of a token's vector", ge=1)
-    num_attention_heads: int = setting("attention heads; they divide the hidden size", ge=1)
-    intermediate_size: int = setting("width of the feed-forward layer", ge=1)
+    num_hidden_layers: int = setting("transformer blocks", ge=1, le=1_000)
+    hidden_size: int = setting("width of a token's vector", ge=1, le=65_536)
+    num_attention_heads: int = setting("attention heads; they divide the hidden size", ge=1, le=65_536)
+    intermediate_size: int = setting("width of the feed-forward layer", ge=1, le=262_144)
     hidden_dropout_prob: float = setting("dropout after each sublayer and on attention", ge=0, lt=1)
-    max_position_embeddings: int = setting("longest input in tokens", ge=5)
+    max_position_embeddings: int = setting("longest input in tokens", ge=5, le=32767)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,16 +151,16 @@ class TrainingSettings(Settings):
     not_in_key: ClassVar[frozenset[str]] = frozenset(
         {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints", "device"}
     )
-    steps: int = setting("optimizer steps", ge=1)
-    batch_size: int = setting("examples a step, over all devices", ge=1)
+    steps: int = setting("optimizer steps", ge=1, le=1_000_000_000)
+    batch_size: int = setting("examples a step, over all devices", ge=1, le=4_194_304)
     learning_rate: float = setting("peak learning rate of Adam", gt=0)
-    warmup_steps: int = setting("steps over which the learning rate rises to its peak", 0, ge=0)
-    evaluate_every: int = setting("steps between evaluations on the held-out split; 0: only at the end", 200, ge=0)
+    warmup_steps: int = setting("steps over which the learning rate rises to its peak", 0, ge=0, le=1_000_000_000)
+    evaluate_every: int = setting("steps between evaluations on the held-out split; 0: only at the end", 200, ge=0, le=1_000_000_000)
     seed: int = setting("seed of initial weights, order and dropout", 0, ge=0, lt=2**32)
-    log_every: int = setting("steps between lines on the terminal and writes of metrics", 5, ge=1)
-    checkpoint_every_steps: int = setting("steps between checkpoints; 0: by seconds alone", 0, ge=0)
+    log_every: int = setting("steps between lines on the terminal and writes of metrics", 5, ge=1, le=1_000_000_000)
+    checkpoint_every_steps: int = setting("steps between checkpoints; 0: by seconds alone", 0, ge=0, le=1_000_000_000)
     checkpoint_every_seconds: float = setting("seconds between checkpoints; 0: by steps alone", 60.0, ge=0)
-    keep_checkpoints: int = setting("newest checkpoints that are kept", 2, ge=1)
+    keep_checkpoints: int = setting("newest checkpoints that are kept", 2, ge=1, le=1_000_000)
     device: str = setting("auto (a GPU where there is one), cpu or cuda", "auto", pattern="^(auto|cpu|cuda)$")
 
     def __post_init__(self) -> None:

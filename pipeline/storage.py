@@ -24,7 +24,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from .errors import DamagedOutputError, PipelineError
+from .errors import DamagedOutputError, PipelineError, SettingsError
 
 MANIFEST = "manifest.json"
 STAGING = ".staging"
@@ -161,7 +161,10 @@ class Store:
     """The root under which all outputs live: a local folder or an fsspec address such as `s3://bucket/bert`."""
 
     def __init__(self, root: str) -> None:
-        fs, path = fsspec.url_to_fs(root)
+        try:
+            fs, path = fsspec.url_to_fs(root)
+        except (ImportError, ValueError) as error:
+            raise SettingsError(f"BERT_STORE: {error}; wanted a folder, or an address that fsspec can open here") from error
         self._fs = fs
         self.local_root = isinstance(fs, LocalFileSystem)
         self.root = str(Path(path).absolute()) if self.local_root else root.rstrip("/")

@@ -89,7 +89,11 @@ def parquet_chunks(opened: Opener, label: str, budget: Budget) -> Chunks:
 def open_zip(file: BinaryIO, label: str, wanted: str) -> zipfile.ZipFile:
     """:raises CorpusError: it is not a zip, or its directory is damaged."""
     try:
-        return zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(file)
+        for member in archive.infolist():
+            if not member.flag_bits & 1:
+                archive.open(member).close()  # compares its name with the one beside its data: a flipped byte would hide a split
+        return archive
     except _UNREADABLE_ZIP as error:
         raise CorpusError(f"{label}: not a readable zip ({error}); wanted {wanted}") from error
 

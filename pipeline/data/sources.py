@@ -79,7 +79,9 @@ def _find(address: str, label: str, name: str, workspace: Path, budget: Budget, 
         file = stack.enter_context(fs.open(path, "rb"))
     except FileNotFoundError:
         raise CorpusError(f"{label}: nothing there; wanted {_wanted()}") from None
-    except (ImportError, ValueError, OSError) as error:
+    except CorpusError:
+        raise
+    except Exception as error:  # fsspec's file systems raise what they like
         raise CorpusError(f"{label}: cannot be read ({error}); wanted {_wanted()}") from error
     return _read_zip(file, label, name, workspace, budget, stack)
 
@@ -91,7 +93,10 @@ def _wanted() -> str:
 
 def _download(address: str, workspace: Path, max_bytes: int) -> Path:
     """Fetch a zip, or from below a base address a train split in the first form that is there, and its companions."""
-    parts = urllib.parse.urlsplit(address)
+    try:
+        parts = urllib.parse.urlsplit(address)
+    except ValueError as error:
+        raise FetchError(f"{without_credentials(address)}: not an address ({error})") from error
     if parts.path.lower().endswith(".zip"):
         return _download_file(address, workspace / "corpus.zip", max_bytes)
     folder = workspace / "corpus"

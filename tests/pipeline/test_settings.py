@@ -45,6 +45,7 @@ def test_tiny_is_the_deck() -> None:
         ("training", {"learning_rate": float("inf")}, r"training\.learning_rate: got inf, wanted a finite number"),
         ("training", {"warmup_steps": 51}, r"training\.warmup_steps: got 51, wanted at most training\.steps, 50"),
         ("training", {"device": "tpu"}, r"training\.device: got 'tpu'"),
+        ("shards", {"max_predictions_per_seq": 2**63}, r"shards\.max_predictions_per_seq: got \d+, wanted a value <= 32767"),
         ("training", {"stepz": 1}, r"training\.stepz: no such setting; training has steps"),
         ("training", 5, r"training: got 5, wanted a table"),
         ("shards", {"mask_token_rate": 0.95}, r"shards\.mask_token_rate \+ shards\.random_token_rate: got 0\.95 \+ 0\.1"),
