@@ -31,7 +31,6 @@ _SECTIONS = ("vocabulary", "shards", "model", "training")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         options.run_command(options)
     except PipelineError as error:
@@ -81,6 +80,7 @@ def _run(options: argparse.Namespace) -> None:
     recipe = load_preset(options.preset).override(shards={"seed": seed}, training={"seed": seed, "steps": steps}).override(**sections)
     del recipe  # all that matters is that nothing was refused
     check_model_name(options.model_name)
+    signal.signal(signal.SIGTERM, _terminate)
     _prepare_environment()
     from . import runner  # imports Prefect and MLflow
 

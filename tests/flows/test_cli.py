@@ -1,12 +1,18 @@
 """What a user types wrongly is answered with one line, before anything starts."""
 
+import functools
+import http.server
+import signal
 import subprocess
 import sys
+import threading
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from flows import cli
+from flows import cli, processes
 from pipeline.errors import SettingsError
 from pipeline.storage import Output
 
@@ -99,3 +105,34 @@ def test_encode_without_a_model_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: nowhere: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_terminated_in_mid_training_it_ends_whole_and_has_recorded_no_credentials(tmp_path: Path, text) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    with zipfile.ZipFile(served / "own.zip", "w") as archive:
+        archive.writestr("wiki.train.tokens", text(300, 1))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        corpus = f"http://somebody:SECRET1@127.0.0.1:{server.server_port}/own.zip?signature=SECRET2"
+        small = ["--set", "training.batch_size=8", "--set", "model.hidden_size=16", "--steps", "100000"]
+        settings = environment(BERT_STORE=str(tmp_path / "store"), PREFECT_API_URL="", PYTHONPATH=str(ROOT))
+        command = [sys.executable, "-m", "flows.cli", "run", "--corpus", corpus, *small]
+        with (tmp_path / "said").open("w") as said:
+            child = subprocess.Popen(command, cwd=tmp_path, env=settings, stdout=said, stderr=said)
+        deadline = time.monotonic() + 120
+        while "pairs/s" not in (tmp_path / "said").read_text() and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        family = processes.descendants([processes.find(child.pid)])
+        assert len(family) >= 3, "the command, its temporary server and the training process"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 128 + signal.SIGTERM
+        server.shutdown()
+    assert "error: terminated; the same command goes on" in (tmp_path / "said").read_text()
+    deadline = time.monotonic() + 10
+    while (left := family & processes.running().keys()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    for path in [tmp_path / "said", *(tmp_path / "store").rglob("*")]:
+        assert not path.is_file() or b"SECRET" not in path.read_bytes(), path
