@@ -315,3 +315,21 @@ class Store:
             except FileExistsError:
                 return False
         return True
+
+    def overwrite(self, address: str, data: bytes) -> None:
+        """Write a small file whole, whatever stood there."""
+        if not self.local_root:
+            self._fs.pipe_file(address, data)
+            return
+        Path(address).parent.mkdir(parents=True, exist_ok=True)
+        with self.staging() as folder:
+            (folder / MANIFEST).write_bytes(data)
+            (folder / MANIFEST).replace(address)
+
+    def read(self, address: str) -> bytes | None:
+        """The bytes of a small file, None where there is none."""
+        try:
+            data: bytes = self._fs.cat_file(address)
+        except FileNotFoundError:
+            return None
+        return data
