@@ -33,6 +33,10 @@ class DamagedOutputError(PipelineError):
     """A published output whose files are missing or do not match its manifest."""
 
 
+class LeaseLostError(PipelineError):
+    """Work that another process has taken over."""
+
+
 class TrainingError(PipelineError):
     """Training that cannot start or cannot go on."""
 

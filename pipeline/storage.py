@@ -15,7 +15,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,10 +24,12 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from . import lease
 from .errors import DamagedOutputError, PipelineError, SettingsError
 
 MANIFEST = "manifest.json"
 STAGING = ".staging"
+LEASES = "leases"
 _KEY_LENGTH = 20  # hexadecimal digits: 80 bits
 _CHUNK = 1 << 20
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
@@ -197,6 +199,16 @@ class Store:
             return None
         return found and replace(found, found=True)
 
+    def _whole(self, stage: str, key: str, verify: bool) -> Output | None:
+        """The published output if it is whole; a damaged one is left for whoever holds its lease."""
+        try:
+            found = self.find(stage, key)
+            if found is not None and verify:
+                verify_digests(found)
+        except DamagedOutputError:
+            return None
+        return found and replace(found, found=True)
+
     def withdraw(self, stage: str, key: str) -> None:
         """Delete an output's manifest, so that nobody takes what is left for whole."""
         self._fs.rm_file(f"{self.address(stage, key)}/{MANIFEST}")
@@ -209,19 +221,29 @@ class Store:
         recorded: Mapping[str, Any] | None = None,
         verify: bool = False,
     ) -> Output:
-        """Find the output of a recipe or build and publish it.
+        """Find the output of a recipe or build and publish it; where another process is at it, wait for that.
 
         A damaged output is withdrawn and made again under the same key, with a warning.
 
         :param build: writes files into the local folder that it is given and returns facts for the manifest.
-        :param recorded: noted in the manifest, not part of the key.
+        :param recorded: noted in the manifest, not part of the key; read once the build is done.
         :param verify: compare digests, not only sizes, of an output that is found.
         """
-        if found := self.reuse(recipe.stage, recipe.key, verify=verify):
+        if found := self._whole(recipe.stage, recipe.key, verify):
             return found
-        with self.staging() as folder:
-            facts = build(folder)
-            return self.publish(recipe, folder, facts, recorded or {})
+        with self.lease(recipe.stage, recipe.key) as held:
+            if found := self.reuse(recipe.stage, recipe.key, verify=verify):  # whoever was at it has made it
+                return found
+            with self.staging() as folder:
+                facts = build(folder)
+                held.check()
+                return self.publish(recipe, folder, facts, recorded or {})
+
+    @contextmanager
+    def lease(self, stage: str, key: str) -> Iterator[lease.Lease]:
+        """Be the only one at an output, on all machines that use this store; waits while another process is."""
+        with lease.hold(self, f"{self.root}/{LEASES}", f"{stage}-{key}") as held:
+            yield held
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -270,9 +292,17 @@ class Store:
     def children(self, address: str) -> list[str]:
         """The names of the entries below an address, sorted; none where the address does not exist."""
         try:
+            if self.local_root:  # fsspec looks at each entry, and one that vanishes meanwhile would be taken for the folder
+                with _plain_refusals(self.root):
+                    return sorted(path.name for path in Path(address).iterdir())
             return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(address, detail=False, refresh=True))
         except FileNotFoundError:
             return []
+
+    def remove(self, address: str) -> None:
+        """Delete a small file, where it is there."""
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(address)
 
     def delete(self, address: str) -> None:
         """Delete an output, its manifest first, so that it is never taken for whole while it goes."""
@@ -333,3 +363,12 @@ class Store:
         except FileNotFoundError:
             return None
         return data
+
+    def usage(self, address: str) -> tuple[int, datetime | None]:
+        """Bytes of the files below an address, and when the newest was written; None where there is none or the store does not tell."""
+        files = self._fs.find(address, detail=True)
+        times: list[datetime] = []
+        for path in files or [address]:
+            with suppress(FileNotFoundError, KeyError, NotImplementedError):
+                times.append(self._fs.modified(path))
+        return sum(int(file["size"] or 0) for file in files.values()), max(times, default=None)

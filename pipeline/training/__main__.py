@@ -29,12 +29,11 @@ def main() -> int:
         run = read_run(path)
         _log_to(Path(run.work) / LOG)
         keep_freed_memory()
-        with alone_at(Path(run.work)):
+        with alone_at(run) as lease, join_world(run.training.device) as world:
             if found := Store(run.store).find(STAGE, run.key):  # whoever was at it has finished it
                 print(f"{found.address}: found, nothing to do")
                 return 0
-            with join_world(run.training.device) as world:
-                train(run, world)
+            train(run, world, lease)
     except PipelineError as error:
         logging.getLogger("traceback").debug("%s", error, exc_info=True)
         print(f"error: {error}", file=sys.stderr)

@@ -16,6 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import TrainingError
+from ..lease import Lease
+from ..storage import Store
+from .run import STAGE, RunSettings
 
 LOCK = "lock"
 
@@ -47,14 +50,21 @@ class World:
 
 
 @contextmanager
-def alone_at(work: Path) -> Iterator[None]:
-    """Hold a run's work folder, waiting while another process of this machine does; the system frees it when one dies.
+def alone_at(run: RunSettings) -> Iterator[Lease | None]:
+    """Be the only one at a run: at its work folder on this machine, and at its key on all that use its store.
 
-    Of a torchrun, rank 0 does so for all; the others wait for it when they meet.
+    Of a torchrun, rank 0 is so for all, and the others, who get None, wait for it when they meet.
     """
     if os.environ.get("RANK", "0") != "0":
-        yield
+        yield None
         return
+    with _locked(Path(run.work)), Store(run.store).lease(STAGE, run.key) as lease:
+        yield lease
+
+
+@contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    """Hold a work folder, which the system frees when its holder dies: a killed torchrun's ranks end a little later."""
     with (work / LOCK).open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

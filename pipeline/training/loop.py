@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..encoder_format import WEIGHTS as ENCODER_WEIGHTS
+from ..encoder_format import from_transformers
 from ..errors import NonFiniteError, TrainingError
+from ..lease import Lease
 from ..model.pretraining import BertForPretraining
 from ..settings import TrainingSettings
 from ..shards import Examples, read_shards
@@ -41,12 +45,15 @@ def derived_seed(seed: int, purpose: str, *numbers: int) -> int:
 class Trainer:
     """Model, optimizer and data of a run on this rank."""
 
-    def __init__(self, run: RunSettings, world: World) -> None:
-        self.run, self.world = run, world
+    def __init__(self, run: RunSettings, world: World, lease: Lease | None = None) -> None:
+        self.run, self.world, self.lease = run, world, lease
         self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
         self.order = Order(len(self.train), run.training.batch_size, run.training.seed)
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
-        self.model = BertForPretraining(run.shape).to(world.device)
+        self.model = BertForPretraining(run.shape)
+        if run.encoder:
+            self.model.load_state_dict(_encoder_weights(run))
+        self.model.to(world.device)
         self.optimizer = make_optimizer(self.model, run.training)
         self.checkpoints = Checkpoints(run)
         self.step, lines = self.checkpoints.load(self.model, self.optimizer)
@@ -106,11 +113,20 @@ class Trainer:
         if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
             raise NonFiniteError(f"step {self.step}: the update made weights that are not finite; lower training.learning_rate")
 
+    def check_lease(self) -> None:
+        """Before anything is published.
+
+        :raises LeaseLostError: another process has taken the run over.
+        """
+        if self.lease:
+            self.lease.check()
+
     def save(self) -> None:
         """Write a checkpoint of this step; only what was found finite is saved."""
         if self.metrics:
             self.metrics.flush()
             self.check_weights()
+            self.check_lease()
             self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
             self.metrics.resume_clock()
 
@@ -128,13 +144,25 @@ def _read(buckets: list[str], vocabulary_size: int) -> Examples:
     return examples
 
 
-def train(run: RunSettings, world: World) -> Output | None:
+def _encoder_weights(run: RunSettings) -> dict[str, torch.Tensor]:
+    """The weights, heads included, of the encoder that a run starts from.
+
+    :raises DamagedOutputError: its files are not those that were published.
+    """
+    store, output = Store(run.store), open_output(run.encoder)
+    verify_digests(output)
+    with store.local(output) as folder:
+        return from_transformers(load_file(folder / ENCODER_WEIGHTS), run.model.num_hidden_layers)
+
+
+def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output | None:
     """Train to the end, from a checkpoint where there is one, and publish the run.
 
+    :param lease: is checked before anything is published.
     :returns: the published run on the rank that writes, None on the others.
     :raises NonFiniteError: a loss or gradient became infinite or not a number; the last good checkpoint stays.
     """
-    trainer = Trainer(run, world)
+    trainer = Trainer(run, world, lease)
     settings, metrics = run.training, trainer.metrics
     saved_at = time.monotonic()
     if metrics:
@@ -187,8 +215,10 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
             "device": _device(trainer.world),
         }
 
-    output = store.make(
-        run.recipe, build, recorded={"torch": torch.__version__, "ranks": trainer.world.size, "settings": run.training.as_dict()}
-    )
+    recorded = {"torch": torch.__version__, "ranks": trainer.world.size, "settings": run.training.as_dict()}
+    with store.staging() as folder:
+        facts = build(folder)
+        trainer.check_lease()
+        output = store.publish(run.recipe, folder, facts, recorded)
     trainer.checkpoints.delete_after(-1)
     return output

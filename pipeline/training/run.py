@@ -11,6 +11,7 @@ from typing import Any
 
 import fsspec
 
+from ..encoder_format import CONFIG, shape_of
 from ..errors import TrainingError
 from ..model.encoder import EncoderShape
 from ..settings import ModelSettings, Preset, TrainingSettings
@@ -22,7 +23,7 @@ STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
-_TYPES = {"store": str, "work": str, "vocabulary_size": int, "train": list, "valid": list, "inputs": dict}
+_TYPES = {"store": str, "work": str, "vocabulary_size": int, "train": list, "valid": list, "inputs": dict, "encoder": str}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class RunSettings:
     :param store: root of the store that checkpoints and the finished run go to.
     :param work: local folder for live metrics and the log.
     :param train: addresses of the training split's buckets; `valid` those of the held-out split.
-    :param inputs: keys of the shard sets.
+    :param inputs: keys of the shard sets, and of the encoder that it starts from where there is one.
+    :param encoder: address of the encoder whose weights it starts from; empty: it starts from random ones.
     """
 
     store: str
@@ -41,6 +43,7 @@ class RunSettings:
     train: list[str]
     valid: list[str]
     inputs: dict[str, str]
+    encoder: str
     model: ModelSettings
     training: TrainingSettings
 
@@ -58,19 +61,24 @@ class RunSettings:
         return EncoderShape(vocab_size=self.vocabulary_size, **self.model.as_dict())
 
 
-def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path) -> RunSettings:
+def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path, encoder: Output | None = None) -> RunSettings:
     """Put a run together and write its `run.json`.
 
     :param train: the shard set of the training split. :param valid: that of the held-out split.
     :param work: local folder under which the run gets one of its own.
+    :param encoder: a published encoder to start from; None: random weights.
+    :raises TrainingError: the encoder has another vocabulary or another shape.
     """
+    if encoder:
+        _check_encoder(store, encoder, preset, train)
     run = RunSettings(
         store=store.root,
         work="",
         vocabulary_size=train.facts["vocabulary_size"],
         train=shard_buckets(store, train),
         valid=shard_buckets(store, valid),
-        inputs={"train": train.key, "valid": valid.key},
+        inputs={"train": train.key, "valid": valid.key} | ({"encoder": encoder.key} if encoder else {}),
+        encoder=encoder.address if encoder else "",
         model=preset.model,
         training=preset.training,
     )
@@ -78,6 +86,21 @@ def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: 
     Path(run.work).mkdir(parents=True, exist_ok=True)
     (Path(run.work) / FILE).write_text(json.dumps(asdict(run), indent=1), "utf-8")
     return run
+
+
+def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output) -> None:
+    """See that an encoder fits the shards and the model."""
+    what = f"warm start: encoder {encoder.key}"
+    found, wanted = encoder.manifest["inputs"]["vocabulary"], train.manifest["inputs"]["vocabulary"]
+    if found != wanted:
+        todo = "take its vocabulary by vocabulary_from, or start from random weights"
+        raise TrainingError(f"{what} has vocabulary {found}, the shards {train.key} have {wanted}; {todo}")
+    has = asdict(shape_of(json.loads(store.read(encoder.file(CONFIG)) or b"{}")))
+    asked = asdict(EncoderShape(vocab_size=train.facts["vocabulary_size"], **preset.model.as_dict()))
+    differing = [name for name in asked if has[name] != asked[name] and name != "hidden_dropout_prob"]
+    if differing:
+        sizes = ", ".join(f"{name} {has[name]} (wanted {asked[name]})" for name in differing)
+        raise TrainingError(f"{what} has {sizes}; give the model these sizes, or start from random weights")
 
 
 def read_run(path: Path) -> RunSettings:
