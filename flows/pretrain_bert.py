@@ -1,23 +1,26 @@
 """The flow `pretrain-bert`: from the text to a registered encoder.
 
 The tasks stand in the order in which they run; each calls one stage of `pipeline` and hands on addresses. A stage whose
-output is there does nothing.
+output is there does nothing, and its task ends in the state Cached.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from prefect import flow, get_run_logger, runtime, task
+from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
 from pipeline.data.build import build_shards
+from pipeline.data.change import compare
+from pipeline.data.corpus import STAGE as CORPUS
 from pipeline.data.corpus import Corpus, fetch_corpus
 from pipeline.data.download import without_credentials
-from pipeline.data.vocabulary import build_vocabulary
+from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
-from pipeline.errors import RegistryError, RegistryUnavailableError
-from pipeline.export import export_encoder
+from pipeline.errors import RegistryError
+from pipeline.export import export_encoder, find_encoder
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
     ModelOverrides,
@@ -30,115 +33,127 @@ from pipeline.settings import (
 from pipeline.storage import Output
 from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
 
-from . import launch, logs, registry, reports
+from . import launch, logs, registry, reports, versions
+from .metrics import Curve, send_gently
 from .names import PATTERN
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
+from .registry import Version
+from .stages import ended, found, stage
+from .versions import ADDRESS, Earlier
 
 Result = dict[str, Any]
 
 
-def _registry_away(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether a task failed for what heals by waiting; a download waits and tries again by itself."""
-    return isinstance(state.result(raise_on_failure=False), RegistryUnavailableError)
-
-
-def _told(output: Output) -> Output:
-    get_run_logger().info("%s/%s: %s", output.stage, output.key, "found, nothing to do" if output.found else "made")
-    return output
-
-
-@task(task_run_name="fetch corpus")
+@stage("fetch corpus")
 def fetch(address: str | None, sample_without_network: bool) -> Corpus:
     """Fetch, check and publish the corpus."""
     corpus = fetch_corpus(store(), full_address(address), allow_sample=sample_without_network)
-    _told(corpus.output)
     get_run_logger().info("corpus %s: %s", corpus.name, corpus.note)
-    return corpus
+    return ended(corpus.output, corpus)
 
 
-@task
-def vocabulary(corpus: Output, preset: Preset) -> Output:
-    """Count words."""
-    return _told(build_vocabulary(store(), corpus, preset.vocabulary))
+@stage("find earlier versions", asks_registry=True)
+def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_start: str | None) -> Earlier:
+    """Find the versions that this run builds on; a registry that is away is noticed here, before any work."""
+    earlier = versions.find_earlier(name, corpus.key, vocabulary_from, warm_start)
+    for setting, wanted, version in (("vocabulary_from", vocabulary_from, earlier.vocabulary), ("warm_start", warm_start, earlier.encoder)):
+        if wanted:
+            get_run_logger().info("%s: %s", setting, version.uri if version else f"no earlier version of {name} yet, so none")
+    return earlier
 
 
-@task(task_run_name="shards of {split}")
+@stage("vocabulary")
+def vocabulary(corpus: Output, preset: Preset, kept: str | None) -> Output:
+    """Count words, or keep the vocabulary that an earlier version has."""
+    settings = preset.vocabulary
+    output = kept_vocabulary(store(), kept, settings) if kept else build_vocabulary(store(), corpus, settings)
+    return ended(output, output)
+
+
+@stage("shards of {split}")
 def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
     """Build pairs and masks of a split."""
-    output = _told(build_shards(store(), corpus, words, split, preset.shards))
-    counts = output.facts["counts"]
+    output = build_shards(store(), corpus, words, split, preset.shards)
+    counts, recorded = output.facts["counts"], output.manifest["recorded"]
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
-    return output
+    if not output.found:
+        get_run_logger().info("%s: %d buckets made, %d found", split, recorded["buckets_made"], recorded["buckets_found"])
+    return ended(output, output)
 
 
-@task
+@stage("train")
 def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
     """Train in a child process, with live metrics; a run that is finished is found."""
-    if found := store().reuse(STAGE, run.key):
-        return _told(found)
-    datasets = [(split, f"shards/{key}", key) for split, key in run.inputs.items()]
-    run_id = registry.start_run(name, params, tags, datasets)
-    bar = reports.start_progress()
+    with store().lease(STAGE, run.key) as lease:
+        if known := store().reuse(STAGE, run.key):
+            return ended(known, known)
+        datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
+        run_id = registry.start_run(name, params, tags, datasets)
+        curve, bar = Curve(run_id), reports.start_progress()
 
-    unsent: list[dict[str, Any]] = []
+        def on_metrics(rows: list[dict[str, Any]]) -> None:
+            if why := send_gently(curve, rows):
+                get_run_logger().warning("metrics wait: %s", why)
+            reports.show_progress(bar, rows[-1]["step"], run.training.steps)
 
-    def on_metrics(rows: list[dict[str, Any]]) -> None:
-        unsent.extend(rows)
         try:
-            registry.log_rows(run_id, unsent)
-            unsent.clear()
-        except RegistryError as error:  # training is worth more than its curve, which catches up
-            get_run_logger().warning("metrics wait: %s", error)
-        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
-
-    try:
-        launch.train(run, get_run_logger().info, on_metrics)
-    except BaseException as error:
-        with suppress(RegistryError):  # what ended the training is the error to show
-            registry.end_run(run_id, error)
-        raise
-    finished = store().find(STAGE, run.key)
-    assert finished is not None
-    return _told(finished)
+            launch.train(run, get_run_logger().info, on_metrics, lease=lease.token)
+        except BaseException as error:
+            with suppress(RegistryError):  # what ended the training is the error to show
+                registry.end_run(run_id, error)
+            raise
+        finished = store().find(STAGE, run.key)
+        assert finished is not None
+        return ended(finished, finished)
 
 
-@task
+@stage("export encoder")
 def export(run: Output, words: Output, corpus: Output) -> Output:
     """Write the encoder folder."""
-    return _told(export_encoder(store(), run, words, corpus))
+    output = export_encoder(store(), run, words, corpus)
+    return ended(output, output)
 
 
-@task(retries=2, retry_delay_seconds=[5, 20], retry_condition_fn=_registry_away)
-def register(name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str]) -> Result:
+@stage("register", asks_registry=True)
+def register(name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str], newest: Version | None) -> Result:
     """Register the encoder with its sample encodings, or find the version that holds it."""
     rows = read_metrics(run)
-    curve = reports.loss_curve(rows)
-    with store().local(encoder) as folder:
+    picture = reports.loss_curve(rows)
+    with store().local(encoder) as folder, store().lease("version", f"{name}-{encoder.key}"):
         samples, similarity = sample_encodings(Encoder.load(folder))
         description = reports.samples_markdown(samples, similarity)
         version = registry.find_version(name, encoder.key)
+        known = version is not None
         if version is not None:
             registry.complete(version, description)
         else:
-            run_id = registry.find_run(run.key)
-            if run_id is None:  # trained where another registry was in use
-                run_id = registry.start_run(name, params, tags)
-                registry.log_rows(run_id, rows)
+            run_id = registry.find_run(run.key) or registry.start_run(name, params, tags)  # where another registry was in use
+            Curve(run_id).send(rows)
             version = registry.register(
                 name,
                 run_id,
                 Path(folder),
-                tags=tags | {"encoder_key": encoder.key},
+                tags=tags | {"encoder_key": encoder.key} | _link(newest, tags),
                 description=description,
                 table=reports.samples_table(samples),
-                curve=curve,
+                curve=picture,
             )
             registry.end_run(run_id)
-    reports.show_loss_curve(curve)
+    reports.show_loss_curve(picture)
     reports.show_samples(description)
     reports.show_version(version.uri, version.page)
-    return {"version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
+    result = {"version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
+    return found(f"{version.uri}: found, nothing to do", result) if known else result
+
+
+def _link(newest: Version | None, tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags that lead to the version before, and say what changed since."""
+    if newest is None:
+        return {}
+    old, new = (store().find(CORPUS, of["corpus_key"]) for of in (newest.tags, tags))
+    change = compare(old, new) if old and new else None
+    return versions.link_tags(newest, tags, change)
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
@@ -160,6 +175,8 @@ def pretrain_bert(
     steps: Annotated[int, Field(ge=1)] | None = None,
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
+    vocabulary_from: Annotated[str, Field(pattern=ADDRESS)] | None = None,
+    warm_start: Annotated[str, Field(pattern=ADDRESS)] | None = None,
     sample_without_network: bool = False,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,
@@ -176,6 +193,8 @@ def pretrain_bert(
         steps: Optimizer steps; empty: as the preset says
         seed: Seed of pairs, masks, weights and order; empty: as the preset says
         model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
+        vocabulary_from: Keep a vocabulary instead of counting words: `previous`, the newest version's of another text, or models:/NAME/3
+        warm_start: Start from an encoder instead of random weights: `previous`, the newest version of another text, or models:/NAME/3
         sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached and no model name is given
         vocabulary_settings: Settings of the vocabulary that differ from the preset's
         shard_settings: Settings of pairs and masks that differ from the preset's
@@ -190,18 +209,24 @@ def pretrain_bert(
     )
     # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
     text = fetch(corpus, sample_without_network and model_name is None)
-    words = vocabulary(text.output, recipe)
-    training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
-    run = write_run(store(), recipe, training, held_out, artifacts() / "work")
     name = model_name or default_name(preset, text.name)
-    tags = {"run_key": run.key, "corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_shard_tags(run)}
+    earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
+    words = vocabulary(text.output, recipe, earlier.vocabulary_key)
+    training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
+    start = find_encoder(store(), earlier.encoder_key) if earlier.encoder_key else None
+    run = write_run(store(), recipe, training, held_out, artifacts() / "work", start)
+    tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
     params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
     trained = train(run, params, tags, name)
     encoder = export(trained, words, text.output)
     reports.show_built([text.output, words, training, held_out, trained, encoder])
-    registered = register(name, encoder, trained, params, tags)
+    registered = register(name, encoder, trained, params, tags, earlier.newest)
     return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 
-def _shard_tags(run: RunSettings) -> dict[str, str]:
-    return {f"{split}_shards_key": key for split, key in run.inputs.items()}
+def _run_tags(run: RunSettings, training: Output) -> dict[str, str]:
+    """Tags that lead from a run to its inputs, and the size of its text."""
+    keys = {f"{split}_shards_key": run.inputs[split] for split in ("train", "valid")}
+    start = {"warm_start_encoder_key": run.inputs["encoder"]} if run.encoder else {}
+    counts = {name: str(training.facts["counts"][name]) for name in ("documents", "tokens")}
+    return {"run_key": run.key, **keys, **start, **counts}

@@ -12,9 +12,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -38,16 +40,20 @@ _REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "to
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 _AWAY = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}  # also the code of an error that no server sent
 _HIDDEN = {"kind", "step"}  # of a metrics row
+_ROWS = 50  # of metrics a batch, which holds 1,000 values at most
 _COMPLETE = "complete"  # a version's last tag
+_ENDED = {"FINISHED", "FAILED", "KILLED"}  # of a run
+_PAGE = 1000  # entries that one search brings
 
 
 @dataclass(frozen=True)
 class Version:
-    """A registered model version."""
+    """A registered model version; `tags` lead back to what it was made from."""
 
     name: str
     number: str
     run_id: str
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -101,12 +107,18 @@ def experiment(client: MlflowClient) -> str:
 
 
 def start_run(name: str, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Sequence[tuple[str, str, str]] = ()) -> str:
-    """Start a run.
+    """Start the run of a run key, the tag `run_key`, or go on with the one that has not finished.
 
     :param datasets: (name, address, digest) of what it trains on.
     :returns: its id.
     """
     with connect() as client:
+        begun = client.search_runs(
+            [experiment(client)], f"tags.run_key = '{tags['run_key']}' and attributes.status != 'FINISHED'", max_results=1
+        )
+        if begun:
+            client.update_run(begun[0].info.run_id, status="RUNNING")
+            return str(begun[0].info.run_id)
         run_id = str(client.create_run(experiment(client), run_name=name).info.run_id)
         client.log_batch(
             run_id,
@@ -125,12 +137,17 @@ def _dataset_input(name: str, address: str, digest: str) -> DatasetInput:
 def log_rows(run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Log rows of `metrics.jsonl` by step, under `train/` and `held_out/`."""
     now = int(time.time() * 1000)
-    metrics = [
-        Metric(f"{row['kind']}/{name}", value, now, row["step"]) for row in rows for name, value in row.items() if name not in _HIDDEN
-    ]
     with connect() as client:
-        for start in range(0, len(metrics), 1000):  # a batch's limit
-            client.log_batch(run_id, metrics=metrics[start : start + 1000])
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            metrics = [Metric(f"{row['kind']}/{name}", row[name], now, row["step"]) for row in part for name in row if name not in _HIDDEN]
+            client.log_batch(run_id, metrics=metrics)
+
+
+def last_step(run_id: str, metric: str) -> int:
+    """The last step that a run has of a metric; 0 where it has none."""
+    with connect() as client:
+        return max((entry.step for entry in client.get_metric_history(run_id, metric)), default=0)
 
 
 def end_run(run_id: str, error: BaseException | None = None) -> None:
@@ -151,7 +168,7 @@ def find_version(name: str, encoder_key: str) -> Version | None:
     """The version of a name that holds an encoder."""
     with connect() as client:
         found = client.search_model_versions(f"name = '{name}' and tags.encoder_key = '{encoder_key}'")
-        return Version(name, str(found[0].version), str(found[0].run_id)) if found else None
+        return Version(name, str(found[0].version), str(found[0].run_id), dict(found[0].tags)) if found else None
 
 
 def register(
@@ -184,7 +201,7 @@ def register(
             )
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
-    version = Version(name, str(made.version), run_id)
+    version = Version(name, str(made.version), run_id, dict(tags))
     complete(version, description)
     return version
 
@@ -224,3 +241,35 @@ def download_encoder(model_uri: str) -> Path:
     if not folder.is_dir():
         raise RegistryError(f"{model_uri}: holds no encoder folder; wanted a model that this project registered")
     return folder
+
+
+def tags_in_use(since: datetime) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Tags of every registered version, and of every run that runs, that a version was made from, or that started or ended since then.
+
+    :raises RegistryError: the experiment is unknown here, so that nothing can be said of what is in use.
+    """
+    with connect() as client:
+        known = client.get_experiment_by_name(EXPERIMENT)
+        if known is None:
+            where = without_credentials(tracking_uri())
+            raise RegistryError(
+                f"MLflow at {where}: has no experiment {EXPERIMENT}; set MLFLOW_TRACKING_URI to the one that was trained with"
+            )
+        versions = list(_all(client.search_model_versions))
+        runs = list(_all(partial(client.search_runs, [known.experiment_id])))
+    made_from, earliest = {version.run_id for version in versions}, since.timestamp() * 1000
+    in_use = [
+        run.data.tags
+        for run in runs
+        if run.info.status not in _ENDED or run.info.run_id in made_from or max(run.info.start_time or 0, run.info.end_time or 0) > earliest
+    ]
+    return [version.tags for version in versions], in_use
+
+
+def _all(search: Callable[..., Any]) -> Iterator[Any]:
+    """What a search finds, page after page."""
+    page = search(max_results=_PAGE)
+    yield from page
+    while page.token:
+        page = search(max_results=_PAGE, page_token=page.token)
+        yield from page

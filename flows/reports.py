@@ -40,11 +40,12 @@ def show_progress(artifact: UUID, step: int, steps: int) -> None:
 
 
 def show_built(outputs: Iterable[Output]) -> None:
-    """A table of the stages' outputs with their keys and counts."""
+    """A table of the stages' outputs with their keys and counts, and whether this run made them or found them."""
     rows = [
         {
             "stage": output.stage,
             "key": output.key,
+            "this run": "found it" if output.found else "made it",
             "facts": _facts(output),
             "address": output.address,
             "made": output.manifest["recorded"]["created"],
@@ -59,6 +60,9 @@ def _facts(output: Output) -> str:
     if "counts" in facts:
         names = ("documents", "sentences", "pairs", "rows", "row_tokens", "masked", "dropped_too_long", "dropped_no_negative")
         facts = {"split": facts["split"], **{name: facts["counts"][name] for name in names}}
+        facts |= {name: count for name, count in output.manifest["recorded"].items() if name.startswith("buckets_")}
+    elif output.stage == "corpus":
+        facts = {f"{split}_{name}": facts[split][name] for split in ("train", "valid") for name in ("paragraphs", "bytes")}
     return ", ".join(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items() if _plain(value))
 
 

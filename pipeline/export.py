@@ -13,6 +13,7 @@ import fsspec
 from safetensors.torch import load_file
 
 from .encoder_format import CONFIG, TOKENIZER_CONFIG, WEIGHTS, config_of, to_transformers
+from .errors import TrainingError
 from .model.encoder import EncoderShape
 from .storage import Output, Recipe, Store
 from .tensors import save_tensors
@@ -20,6 +21,17 @@ from .tokens import SPECIAL_TOKENS, TOKENIZER
 
 FORMAT = 1
 STAGE = "encoder"
+
+
+def find_encoder(store: Store, key: str) -> Output:
+    """A published encoder, for a run that starts from it.
+
+    :raises TrainingError: it is not in the store.
+    """
+    output = store.reuse(STAGE, key, verify=True)
+    if output is None:
+        raise TrainingError(f"warm_start: encoder {key} is not in {store.root}; run what made it again, or start from random weights")
+    return output
 
 
 def export_encoder(store: Store, run: Output, vocabulary: Output, corpus: Output) -> Output:

@@ -8,7 +8,7 @@ Legend: S sentences, T tokens of all sentences, P pairs, R rows, N tokens of all
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,16 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
     """
     recipe = Recipe("shards", FORMAT, settings.for_key() | {"split": split}, {"corpus": corpus.key, "vocabulary": vocabulary.key})
 
+    recorded: dict[str, int] = {}
+
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
         paths = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
         outputs = [_build_bucket(store, path, words, vocabulary.key, settings) for path in paths]
         for path in paths:
             path.unlink()
+        found = sum(output.found for output in outputs)
+        recorded.update(buckets_found=found, buckets_made=len(outputs) - found)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), counts, settings)
         if split == "train" and counts.followed in (0, counts.rows):
@@ -63,16 +67,16 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
             "buckets": [{"key": output.key, "rows": output.facts["counts"]["rows"]} for output in outputs],
         }
 
-    return _make_set(store, recipe, build)
+    return _make_set(store, recipe, build, recorded)
 
 
-def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]]) -> Output:
+def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:
     """Find or make a set; one with a bucket that is missing or damaged is made again, which remakes that bucket."""
-    shards = store.make(recipe, build)
+    shards = store.make(recipe, build, recorded=recorded)
     if all(store.reuse("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
         return shards
     store.withdraw(recipe.stage, recipe.key)
-    return store.make(recipe, build)
+    return store.make(recipe, build, recorded=recorded)
 
 
 def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings) -> Output:

@@ -6,6 +6,7 @@ without a network learns so in seconds and a slow file is not cut off.
 """
 
 import http.client
+import math
 import socket
 import ssl
 import time
@@ -25,19 +26,21 @@ def user_agent() -> str:
         return "pretrain-bert/0"
 
 
-def open_request(request: urllib.request.Request) -> http.client.HTTPResponse:
+def open_request(request: urllib.request.Request, *, seconds: float = math.inf) -> http.client.HTTPResponse:
     """Ask, follow redirects, and return the response, open.
 
+    :param seconds: most to wait for a connection and for each of its bytes, where that is less than usual.
     :raises urllib.error.HTTPError: an answer other than 2xx.
     :raises OSError: no answer, `urllib.error.URLError` with its reason included.
     """
-    response: http.client.HTTPResponse = urllib.request.build_opener(_PlainHandler, _SecureHandler).open(request)
+    opener = urllib.request.build_opener(_PlainHandler, _SecureHandler, _Redirects)
+    response: http.client.HTTPResponse = opener.open(request, timeout=min(READ_SECONDS, seconds))
     return response
 
 
-def _connect(address: tuple[str, int], *_: object) -> socket.socket:
+def _connect(address: tuple[str, int], seconds: float, *_: object) -> socket.socket:
     """Like `socket.create_connection`, which would wait its time-out for each address of a host in turn."""
-    deadline = time.monotonic() + CONNECT_SECONDS
+    deadline = time.monotonic() + min(CONNECT_SECONDS, seconds)
     failure: OSError = TimeoutError("timed out")
     for family, kind, protocol, _name, where in socket.getaddrinfo(address[0], address[1], type=socket.SOCK_STREAM):
         left = deadline - time.monotonic()
@@ -47,7 +50,7 @@ def _connect(address: tuple[str, int], *_: object) -> socket.socket:
         try:
             connection.settimeout(min(left, CONNECT_SECONDS / 2))  # a host whose IPv6 is dead leaves time for IPv4
             connection.connect(where)
-            connection.settimeout(READ_SECONDS)
+            connection.settimeout(seconds)
         except OSError as error:
             connection.close()
             failure = error
@@ -66,6 +69,16 @@ class _SecureConnection(http.client.HTTPSConnection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._create_connection = _connect
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Python before 3.13 follows HEAD with GET, which would send the file."""
+
+    def redirect_request(self, req: urllib.request.Request, *answer: Any) -> urllib.request.Request | None:
+        following = super().redirect_request(req, *answer)
+        if following is not None and req.get_method() == "HEAD":
+            following.method = "HEAD"
+        return following
 
 
 class _PlainHandler(urllib.request.HTTPHandler):

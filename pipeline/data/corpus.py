@@ -2,21 +2,25 @@
 
 In: an address, or none for WikiText-2. Out: `Corpus`, whose output holds train, valid and perhaps test, a paragraph a
 line. The decision that matters: the key is the digest of the canonical text, so that one text is one corpus in
-whatever form and from wherever it came, and what is published is found again without reading or asking anybody.
+whatever form and from wherever it came. What is published is found again without reading: WikiText-2 by its known
+digests, an own corpus as long as its files have not changed since they were read.
 """
 
+import json
 import logging
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import errors, storage
-from . import canonical, download, sample, sources, wikitext
+from . import canonical, download, fingerprint, sample, sources, wikitext
 
 STAGE = "corpus"
 FORMAT = 1
+SEEN = "seen"  # folder of the store: what was read from which address
+_NAME_LENGTH = 20  # hexadecimal digits
 USE_OWN = "to use a copy you have, give its folder or zip: CORPUS=path"
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,8 @@ class Corpus:
 def fetch_corpus(store: storage.Store, address: str | None, *, allow_sample: bool = False, max_bytes: int = sources.MAX_BYTES) -> Corpus:
     """Read a corpus and publish its canonical text, or find it published.
 
+    Where an own corpus's files are those that were read from the address before, they are not read again.
+
     :param address: a folder or zip, local, on any fsspec store or over HTTP; `wikitext-2` or None or empty: WikiText-2,
         from the store, else from its mirrors; `sample`: the built-in sample.
     :param allow_sample: without an address, and where no mirror gives WikiText-2, take the sample and say so.
@@ -51,7 +57,7 @@ def fetch_corpus(store: storage.Store, address: str | None, *, allow_sample: boo
     if address == sample.NAME:
         return _publish_sample(store, "as asked")
     if address and address != wikitext.NAME:
-        return _publish(store, address, max_bytes)
+        return _read_if_changed(store, address, max_bytes)
     found = _find_wikitext(store)
     if found is not None:
         return found
@@ -74,7 +80,7 @@ def _find_wikitext(store: storage.Store) -> Corpus | None:
     if output is None:
         return None
     source = str(output.manifest["recorded"].get("source", output.address))
-    return Corpus(wikitext.NAME, source, f"WikiText-2, found at {output.address}", output)
+    return Corpus(wikitext.NAME, source, f"WikiText-2, found at {output.address}", replace(output, found=True))
 
 
 def _from_mirrors(store: storage.Store) -> Corpus:
@@ -87,6 +93,43 @@ def _from_mirrors(store: storage.Store) -> Corpus:
             answers.append(f"  {error}")
     tried = "\n".join(answers)
     raise errors.DownloadError(f"WikiText-2: none of {len(answers)} mirrors gave it:\n{tried}\n{USE_OWN}")
+
+
+def _read_if_changed(store: storage.Store, address: str, max_bytes: int) -> Corpus:
+    mark = fingerprint.take(address)
+    if mark is None:
+        return _publish(store, address, max_bytes)
+    record = f"{store.root}/{SEEN}/{storage.digest(_full(address).encode())[:_NAME_LENGTH]}.json"
+    corpus = _recall(store, record, mark, _shown(address))
+    if corpus is None:
+        corpus = _publish(store, address, max_bytes)
+        _remember(store, record, mark, corpus)
+    return corpus
+
+
+def _recall(store: storage.Store, record: str, mark: fingerprint.Fingerprint, source: str) -> Corpus | None:
+    """The corpus that was read from a source when its files were the same, if it is still whole."""
+    try:
+        seen = json.loads(store.read(record) or b"null")
+        if not seen or (seen["fingerprint"], seen["source"]) != (mark.digest, source):
+            return None
+        key, name, note = (str(seen[field]) for field in ("key", "name", "note"))
+        output = store.find(STAGE, key)
+        if output is None or _recipe(output.manifest["inputs"], held_out=output.facts["valid_held_out"]).key != key:
+            return None  # gone, or made in another format
+        return Corpus(name, source, f"{note} (not read again: unchanged since {seen['read']})", replace(output, found=True))
+    except (errors.PipelineError, OSError, ValueError, KeyError, TypeError) as error:
+        logger.debug("%s: of no use, so the corpus is read: %s", record, error)
+        return None
+
+
+def _remember(store: storage.Store, record: str, mark: fingerprint.Fingerprint, corpus: Corpus) -> None:
+    seen = {"source": corpus.source, "fingerprint": mark.digest, "read": mark.taken}
+    seen |= {"key": corpus.output.key, "name": corpus.name, "note": corpus.note}
+    try:
+        store.overwrite(record, json.dumps(seen, indent=1).encode())
+    except (errors.PipelineError, OSError) as error:
+        logger.debug("%s: not written, so the corpus is read again the next time: %s", record, error)
 
 
 def _publish(store: storage.Store, address: str, max_bytes: int, *, is_mirror: bool = False) -> Corpus:
@@ -110,6 +153,11 @@ def _publish(store: storage.Store, address: str, max_bytes: int, *, is_mirror: b
 def _own_name(name: str) -> str:
     """No encoder made from own text may pass for one that was made from the sample."""
     return f"own-{name}" if name == sample.NAME else name
+
+
+def _full(address: str) -> str:
+    """The address with all that it says; only its digest may be written."""
+    return address if "://" in address else _shown(address)
 
 
 def _shown(address: str) -> str:

@@ -88,6 +88,23 @@ def fetch_file(url: str, target: Path, *, max_bytes: int) -> None:
     raise AssertionError("unreachable")
 
 
+def ask_about(url: str, *, seconds: float) -> tuple[int, Message]:
+    """What a server says of a file without sending it: the status and headers that it answers to HEAD.
+
+    :param seconds: to reach it, and for each wait for its answer.
+    :raises FetchError: not an http or https address.
+    :raises OSError: no answer.
+    """
+    request = _request(url, _Progress())
+    request.method = "HEAD"
+    try:
+        with open_request(request, seconds=seconds) as response:
+            return response.status, response.headers
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, error.headers
+
+
 def _fetch_rest(url: str, file: BinaryIO, progress: _Progress, max_bytes: int) -> None:
     """Ask for what is missing and append it."""
     with _open(url, progress) as response:

@@ -30,8 +30,8 @@ LAYOUTS: tuple[Mapping[str, str], ...] = (
     {"train": "train-*.parquet", "valid": "validation-*.parquet", "test": "test-*.parquet"},
 )
 _ONE_OF_ONE = "00000-of-00001"  # a web server lists nothing, so of Parquet sets only whole ones can be asked for
-_NO_SUCH_FILE = (404, 410)
-_REFUSED = (403, *_NO_SUCH_FILE)  # object stores answer 403 for what is not there
+NO_SUCH_FILE = (404, 410)
+_REFUSED = (403, *NO_SUCH_FILE)  # object stores answer 403 for what is not there
 _LONGEST_NAME = 60
 
 
@@ -91,13 +91,23 @@ def _wanted() -> str:
     return f"a folder or a .zip with {names} or {LAYOUTS[-1]['train']}, and valid and test beside it where there are any"
 
 
+def is_zip(parts: urllib.parse.SplitResult) -> bool:
+    """Whether a web address is a zip's; else files are asked for below it."""
+    return parts.path.lower().endswith(".zip")
+
+
+def url_below(parts: urllib.parse.SplitResult, pattern: str) -> str:
+    """The address of the file of a layout that a web server is asked for."""
+    return urllib.parse.urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{pattern.replace('*', _ONE_OF_ONE)}"))
+
+
 def _download(address: str, workspace: Path, max_bytes: int) -> Path:
     """Fetch a zip, or from below a base address a train split in the first form that is there, and its companions."""
     try:
         parts = urllib.parse.urlsplit(address)
     except ValueError as error:
         raise FetchError(f"{without_credentials(address)}: not an address ({error})") from error
-    if parts.path.lower().endswith(".zip"):
+    if is_zip(parts):
         return _download_file(address, workspace / "corpus.zip", max_bytes)
     folder = workspace / "corpus"
     folder.mkdir()
@@ -105,9 +115,8 @@ def _download(address: str, workspace: Path, max_bytes: int) -> Path:
     def fetch(pattern: str, may_be_absent: Sequence[int]) -> int | None:
         """None, or the status of an answer that is taken for: not there."""
         name = pattern.replace("*", _ONE_OF_ONE)
-        url = urllib.parse.urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
         try:
-            _download_file(url, folder / name, max_bytes - sum(path.stat().st_size for path in folder.iterdir()))
+            _download_file(url_below(parts, pattern), folder / name, max_bytes - sum(path.stat().st_size for path in folder.iterdir()))
         except FetchError as error:
             (folder / name).unlink(missing_ok=True)
             if error.status not in may_be_absent:
@@ -120,7 +129,7 @@ def _download(address: str, workspace: Path, max_bytes: int) -> Path:
         status = fetch(layout["train"], _REFUSED)
         if status is None:
             for split in SPLITS[1:]:
-                fetch(layout[split], _NO_SUCH_FILE)  # a refusal here would quietly make it another corpus
+                fetch(layout[split], NO_SUCH_FILE)  # a refusal here would quietly make it another corpus
             return folder
         answers.append(f"{status} for {layout['train'].replace('*', _ONE_OF_ONE)}")
     raise FetchError(f"{without_credentials(address)}: no train split there; it answered {', '.join(answers)}")
@@ -161,14 +170,24 @@ def _base(name: str) -> str:
     return re.split(r"[/\\]", name.rstrip("/"))[-1]
 
 
+def folder_files(fs: Any, path: str, label: str) -> dict[str, list[Mapping[str, Any]]]:
+    """The files that make up each split of a folder, as fsspec lists them.
+
+    :raises CorpusError: a split has two forms, or there is no train.
+    """
+    infos = {_base(info["name"]): info for info in fs.ls(path, detail=True) if info["type"] != "directory"}
+    matched = _match({base: [info["name"]] for base, info in infos.items()}, label)
+    return {split: [infos[base] for base in found] for split, found in matched.items()}
+
+
 def _read_folder(fs: Any, path: str, label: str, name: str, budget: Budget) -> Source:
-    entries = {_base(entry["name"]): [entry["name"]] for entry in fs.ls(path, detail=True) if entry["type"] != "directory"}
     parts: dict[str, list[Part]] = {}
-    for split, found in _match(entries, label).items():
+    for split, infos in folder_files(fs, path, label).items():
         parts[split] = []
-        for base in found:
+        for info in infos:
+            base = _base(info["name"])
             shown = f"{label.rstrip('/')}/{base}"
-            opened = partial(fs.open, entries[base][0], "rb")
+            opened = partial(fs.open, info["name"], "rb")
             chunks = parquet_chunks(opened, shown, budget) if base.endswith(".parquet") else text_chunks(opened, shown)
             parts[split].append(Part(shown, chunks))
     return Source([name], parts)

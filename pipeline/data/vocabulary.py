@@ -30,6 +30,7 @@ from .ragged import offsets_of
 from .sentences import split_sentences
 
 FORMAT = 1
+STAGE = "vocabulary"
 # Where Arrow and `tokenizers` disagree: information separators are white space to Arrow alone, and a capital I with a
 # dot becomes two characters in `tokenizers` alone. A test tries every code point.
 _DISAGREE = "[\x1c-\x1f\u0130]"
@@ -114,7 +115,7 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
 
     :raises CorpusError: no word is seen often enough.
     """
-    recipe = Recipe("vocabulary", FORMAT, settings.for_key(), {"corpus": corpus.key})
+    recipe = Recipe(STAGE, FORMAT, settings.for_key(), {"corpus": corpus.key})
 
     def build(folder: Path) -> dict[str, Any]:
         counts, tokens = _count_words(corpus.file("train.tokens"))
@@ -126,6 +127,21 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
         return {"size": len(vocabulary), "tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
 
     return store.make(recipe, build, verify=True)
+
+
+def kept_vocabulary(store: Store, key: str, settings: VocabularySettings) -> Output:
+    """The vocabulary of an earlier corpus, kept for another.
+
+    :raises CorpusError: it is not in the store, or was made with other settings.
+    """
+    output = store.reuse(STAGE, key, verify=True)
+    if output is None:
+        raise CorpusError(f"vocabulary_from: vocabulary {key} is not in {store.root}; run where it was made, or count words anew")
+    asked = settings.for_key()
+    if output.manifest["settings"] != asked:
+        found = f"was made with {output.manifest['settings']}, these settings are {asked}"
+        raise CorpusError(f"vocabulary_from: vocabulary {key} {found}; give the same settings, or count words anew")
+    return output
 
 
 def _why_empty(counts: Mapping[str, int], min_count: int) -> str:

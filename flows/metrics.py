@@ -1,0 +1,43 @@
+"""The curve of a run in MLflow, each step once, however often training is killed and goes on.
+
+In: rows of `metrics.jsonl`, which a resumed training tells from its first step again. Out: metrics by step. The decision
+that matters: what MLflow has already is asked once and never sent again; a resumed step has the same losses.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.errors import RegistryError
+
+from . import registry
+
+_KINDS = ("train", "held_out")
+_ALWAYS = "mlm_loss"  # stands in every row
+
+
+class Curve:
+    """The metrics of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._last = {kind: registry.last_step(run_id, f"{kind}/{_ALWAYS}") for kind in _KINDS}
+        self._waiting: list[Mapping[str, Any]] = []
+
+    def send(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log the rows that MLflow does not have; those that it refuses go with the next call.
+
+        :raises RegistryError: it could not be reached, or refuses.
+        """
+        self._waiting += [row for row in rows if row["step"] > self._last[row["kind"]]]
+        registry.log_rows(self._run_id, self._waiting)
+        self._last |= {row["kind"]: row["step"] for row in self._waiting}
+        self._waiting = []
+
+
+def send_gently(curve: Curve, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Log rows while training runs, which is worth more than its curve. Returns why they wait, where they do."""
+    try:
+        curve.send(rows)
+    except RegistryError as error:
+        return str(error)
+    return None

@@ -1,0 +1,57 @@
+"""Tasks whose state says whether their work was done or found.
+
+In: a function that calls a stage of `pipeline`. Out: a task; its call gives the function's value. The decision that
+matters: the store alone says what is there, so an output that is found ends its task in the state Cached, which names
+it. A cache of Prefect's own beside the store would give out addresses of outputs that are damaged or gone.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect import State, get_run_logger, task
+from prefect.states import Completed
+
+from pipeline.errors import RegistryUnavailableError
+from pipeline.storage import Output
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def stage(name: str, *, asks_registry: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a task.
+
+    :param name: of its runs. :param asks_registry: it is tried again while the registry is away; a download waits by itself.
+    """
+    retries: dict[str, Any] = {"retries": 2, "retry_delay_seconds": [5, 20], "retry_condition_fn": _registry_away}
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        made = task(task_run_name=name, **retries if asks_registry else {})(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = made(*args, **kwargs)
+            return cast(R, result.result()) if isinstance(result, State) else result
+
+        return call
+
+    return decorate
+
+
+def _registry_away(task: Any, task_run: Any, state: Any) -> bool:
+    return isinstance(state.result(raise_on_failure=False), RegistryUnavailableError)
+
+
+def ended(output: Output, value: R) -> R:
+    """A task's value, once the stage has its output; where that was found, the task's state is Cached."""
+    name = f"{output.stage}/{output.key}"
+    if output.found:
+        return found(f"{name}: found, nothing to do", value)
+    get_run_logger().info("%s: made", name)
+    return value
+
+
+def found(message: str, value: R) -> R:
+    """A task's value that was found: ends the task in the state Cached, which the task's call turns into the value."""
+    return cast(R, Completed(name="Cached", message=message, data=value))

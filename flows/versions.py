@@ -1,0 +1,107 @@
+"""Registered versions of a name: which came before, and what an earlier one was made from.
+
+In: a model's name or a version's address. Out: versions with their tags. The decision that matters: the version before is
+the newest that was trained on another text, so that the same run, run again, finds the same one and thus itself.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.data.change import Change
+from pipeline.errors import RegistryError
+
+from .registry import Version, connect
+
+PREVIOUS = "previous"
+ADDRESS = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
+_PARTS = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<number>\d+)|@(?P<alias>[^/@]+))")
+_PAGE = 100
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Versions that a run builds on.
+
+    :param newest: of the name; None before the first. :param vocabulary: whose vocabulary is kept; None: words are counted.
+    :param encoder: whose weights training starts from; None: random ones.
+    """
+
+    newest: Version | None
+    vocabulary: Version | None
+    encoder: Version | None
+
+    @property
+    def vocabulary_key(self) -> str | None:
+        return _tag(self.vocabulary, "vocabulary_key") if self.vocabulary else None
+
+    @property
+    def encoder_key(self) -> str | None:
+        return _tag(self.encoder, "encoder_key") if self.encoder else None
+
+
+def _tag(version: Version, name: str) -> str:
+    """A tag that each version of this project has.
+
+    :raises RegistryError: this one has not.
+    """
+    if name not in version.tags:
+        raise RegistryError(f"{version.uri}: has no tag {name}; wanted a version that this project registered")
+    return version.tags[name]
+
+
+def link_tags(newest: Version, tags: Mapping[str, str], change: Change | None) -> dict[str, str]:
+    """Tags of a version that name the one before, and what changed since in documents and tokens, as far as that is known."""
+    linked = {"previous_version": newest.number}
+    if change:
+        linked["change_documents"] = f"{change.before:,} to {change.after:,}: {change.added:,} came, {change.removed:,} went"
+    if "tokens" in newest.tags and "tokens" in tags:
+        before, after = int(newest.tags["tokens"]), int(tags["tokens"])
+        linked["change_tokens"] = f"{before:,} to {after:,} ({after - before:+,})"
+    return linked
+
+
+def find_earlier(name: str, corpus_key: str, vocabulary_from: str | None, warm_start: str | None) -> Earlier:
+    """Find what a run on a corpus builds on.
+
+    :param vocabulary_from: `previous`, an address such as models:/bert-tiny/3, or None; so is `warm_start`.
+    :raises RegistryError: an address names no version, or the registry refuses.
+    """
+
+    def find(address: str | None) -> Version | None:
+        if address != PREVIOUS:
+            return at(address) if address else None
+        return next((version for version in newest_first(name) if version.tags.get("corpus_key") != corpus_key), None)
+
+    return Earlier(newest(name), find(vocabulary_from), find(warm_start))
+
+
+def newest(name: str) -> Version | None:
+    """The version with the highest number, whatever its aliases."""
+    return next(newest_first(name), None)
+
+
+def newest_first(name: str) -> Iterator[Version]:
+    """The versions of a name, the highest number first."""
+    token: str | None = None
+    while True:
+        with connect() as client:
+            page = client.search_model_versions(f"name = '{name}'", _PAGE, ["version_number DESC"], token)
+        for found in page:
+            yield Version(name, str(found.version), str(found.run_id), dict(found.tags))
+        if not (token := page.token):
+            return
+
+
+def at(address: str) -> Version:
+    """The version at an address.
+
+    :raises RegistryError: there is none.
+    """
+    parts = _PARTS.fullmatch(address)
+    if not parts:
+        raise RegistryError(f"{address}: not a version; wanted models:/NAME/NUMBER or models:/NAME@ALIAS")
+    name, number, alias = parts["name"], parts["number"], parts["alias"]
+    with connect() as client:
+        found = client.get_model_version(name, number) if number else client.get_model_version_by_alias(name, alias)
+    return Version(name, str(found.version), str(found.run_id), dict(found.tags))
