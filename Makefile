@@ -8,7 +8,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export MLFLOW_DISABLE_TELEMETRY = true
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: pretrain test check format bench up down
+.PHONY: pretrain test check format bench up down clean-artifacts
 
 pretrain: .venv/installed
 	PREFECT_API_URL= PREFECT_HOME="$(CURDIR)/artifacts/prefect" $(BIN)/pretrain-bert run --preset "$(PRESET)" \
@@ -34,6 +34,10 @@ up: .venv/installed
 
 down: .venv/installed
 	$(BIN)/python -m flows.stack down
+
+# Shows what no registered version and no run of the last 7 days (or DAYS) leads to; YES=1 removes it.
+clean-artifacts: .venv/installed
+	$(BIN)/pretrain-bert clean $(if $(DAYS),--days "$(DAYS)") $(if $(filter 1,$(YES)),--yes)
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d is too old, wanted 3.11 or newer: make PYTHON=python3.11 …" % sys.version_info[:2])'

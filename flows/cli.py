@@ -2,6 +2,7 @@
 
     pretrain-bert run [--preset tiny] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
+    pretrain-bert clean [--days 7] [--yes]
 
 A `PipelineError` ends it with one line on standard error and exit status 1. Prefect and MLflow are imported late, after
 the settings were checked and after their environment was set, so that a wrong setting is answered at once.
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.clean import days_ago
 from pipeline.data.download import without_credentials
 from pipeline.encoding import Encoder
 from pipeline.errors import PipelineError, SettingsError
@@ -24,6 +26,7 @@ from pipeline.settings import load_preset, preset_names
 
 from .names import check_model_name
 from .places import CORPUS, QUIET, artifacts, tracking_uri
+from .services import check_prefect
 
 _SECTIONS = ("vocabulary", "shards", "model", "training")
 
@@ -71,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("text")
     encode.add_argument("text_pair", nargs="?")
     encode.set_defaults(run_command=_encode)
+    clean = commands.add_parser("clean", help="show, or remove, outputs that no registered version and no recent run leads to")
+    clean.add_argument("--days", default="7", help="keep what was made or run within so many days (default: %(default)s)")
+    clean.add_argument("--yes", action="store_true", help="remove; without it nothing is")
+    clean.set_defaults(run_command=_clean)
     return parser
 
 
@@ -82,6 +89,8 @@ def _run(options: argparse.Namespace) -> None:
     check_model_name(options.model_name)
     signal.signal(signal.SIGTERM, _terminate)
     _prepare_environment()
+    if server := os.environ["PREFECT_API_URL"]:
+        check_prefect(server)
     from . import runner  # imports Prefect and MLflow
 
     parameters = {
@@ -175,6 +184,15 @@ def _encode(options: argparse.Namespace) -> None:
     print(f"shape {tuple(vectors.shape)}")
     for token, vector in zip(encoder.tokens(options.text, options.text_pair), vectors[0], strict=True):
         print(f"{token:>16}  {_numbers(vector[:4].tolist())}")
+
+
+def _clean(options: argparse.Namespace) -> None:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    since = days_ago(_number("days", options.days))
+    from . import clean  # imports MLflow
+
+    clean.clean(since, yes=options.yes)
 
 
 if __name__ == "__main__":
