@@ -10,6 +10,7 @@ from prefect.exceptions import ParameterTypeError
 from prefect.utilities.schema_tools.validation import is_valid
 
 from flows.pretrain_bert import pretrain_bert
+from flows.watch_corpus import CHANGED, watch_corpus
 from pipeline.settings import (
     ModelSettings,
     Settings,
@@ -120,13 +121,25 @@ def test_prefect_yaml_has_no_key_that_prefect_ignores(prefect_yaml: dict[str, An
     PrefectYamlModel.model_validate(prefect_yaml)
 
 
-def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
-    assert [deployment["name"] for deployment in prefect_yaml["deployments"]] == ["tiny"]
+def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any]) -> None:
+    flows = {"tiny": pretrain_bert, "nightly": watch_corpus}
+    assert {deployment["name"] for deployment in prefect_yaml["deployments"]} == set(flows)
     for deployment in prefect_yaml["deployments"]:
+        flow = flows[deployment["name"]]
+        schema = flow.parameters.model_dump()
         assert is_valid(deployment["parameters"], schema)
         assert set(deployment["parameters"]) <= set(schema["properties"])
-        assert not deployment["parameters"].get("sample_without_network", schema["properties"]["sample_without_network"]["default"])
-        assert deployment["entrypoint"] == f"{pretrain_bert.fn.__module__}.{pretrain_bert.fn.__name__}"
+        assert not deployment["parameters"].get("sample_without_network", False)
+        assert deployment["entrypoint"] == f"{flow.fn.__module__}.{flow.fn.__name__}"
+
+
+def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
+    tiny, nightly = prefect_yaml["deployments"]
+    (trigger,) = tiny["triggers"]
+    assert (trigger["expect"], trigger["match"]["bert.preset"]) == ([CHANGED], nightly["parameters"]["preset"])
+    assert set(trigger["parameters"]) <= set(schema["properties"])
+    (schedule,) = nightly["schedules"]
+    assert schedule["active"] is True
 
 
 def test_the_pull_step_names_no_folder(prefect_yaml: dict[str, Any]) -> None:

@@ -1,0 +1,90 @@
+"""The flow `watch-corpus`: notices that a corpus is another than the newest version was trained on.
+
+In: a corpus's address and the name of its models. Out: where the text has changed, an event `corpus.changed`, which the
+deployments in `prefect.yaml` wait for; else one line. The decision that matters: the text decides. Sizes, times and tags
+of its files only save reading it, and a version of any alias counts, so that nothing is trained twice.
+"""
+
+from typing import Annotated, Any, Literal
+
+from prefect import flow, get_run_logger, runtime
+from prefect.events import emit_event
+from prefect.states import Completed
+from pydantic import Field
+
+from pipeline.data.corpus import Corpus
+from pipeline.data.download import without_credentials
+from pipeline.data.wikitext import NAME as WIKITEXT
+from pipeline.errors import PipelineError
+
+from . import logs, versions
+from .names import PATTERN
+from .names import model_name as default_name
+from .pretrain_bert import fetch
+from .registry import Version
+from .stages import stage
+from .versions import ADDRESS
+
+CHANGED = "corpus.changed"
+
+
+@stage("find newest version", asks_registry=True)
+def newest_version(name: str) -> Version | None:
+    """The newest version of a name, whatever its aliases."""
+    return versions.newest(name)
+
+
+def _flow_run_name() -> str:
+    return f"watch {without_credentials(runtime.flow_run.parameters['corpus'] or WIKITEXT)}"
+
+
+@flow(name="watch-corpus", flow_run_name=_flow_run_name)
+def watch_corpus(
+    corpus: str | None = None,
+    preset: Literal["tiny"] = "tiny",
+    model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
+    vocabulary_from: Annotated[str, Field(pattern=ADDRESS)] | None = None,
+    warm_start: Annotated[str, Field(pattern=ADDRESS)] | None = None,
+) -> Any:
+    """Have an encoder trained where a corpus has changed.
+
+    Prefect's form takes descriptions from here, in this form alone.
+
+    Args:
+        corpus: A folder, zip or address of a corpus; empty: WikiText-2
+        preset: The recipe of the deployment that runs where the corpus has changed
+        model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
+        vocabulary_from: Handed to the run: `previous` keeps the vocabulary of the version before
+        warm_start: Handed to the run: `previous` starts from the encoder of the version before
+    """
+    logs.set_up()
+    text = fetch(corpus, False)
+    name = model_name or default_name(preset, text.name)
+    newest = newest_version(name)
+    if newest and newest.tags.get("corpus_key") == text.output.key:
+        return _say(f"nothing changed: {newest.uri} was trained on this text, corpus {text.output.key}")
+    parameters = {"corpus": corpus or WIKITEXT, "model_name": name, "vocabulary_from": vocabulary_from, "warm_start": warm_start}
+    event = emit_event(
+        CHANGED,
+        resource={"prefect.resource.id": f"corpus.{name}", "prefect.resource.name": text.name, "bert.preset": preset},
+        payload={"parameters": parameters, "old": _trained_on(newest), "new": _facts(text)},
+    )
+    if event is None:
+        raise PipelineError(f"{CHANGED}: Prefect took no event; check that its server runs")
+    before = f"the text of {newest.uri}, {newest.tags.get('corpus_key')}" if newest else f"no version of {name} yet"
+    return _say(f"corpus changed: {text.output.key}, before: {before}; sent {CHANGED}")
+
+
+def _say(line: str) -> Any:
+    """Log the outcome, and put it on the run's page as its state's message."""
+    get_run_logger().info("%s", line)
+    return Completed(message=line)
+
+
+def _trained_on(version: Version | None) -> dict[str, str] | None:
+    return None if version is None else {"version": version.uri, "corpus_key": version.tags.get("corpus_key", "")}
+
+
+def _facts(text: Corpus) -> dict[str, Any]:
+    train = text.output.facts["train"]
+    return {"corpus_key": text.output.key, "name": text.name, "paragraphs": train["paragraphs"], "bytes": train["bytes"]}
