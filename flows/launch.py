@@ -24,12 +24,13 @@ import torch
 
 import pipeline
 from pipeline.errors import TrainingError
+from pipeline.lease import TOKEN
 from pipeline.training.run import FILE, METRICS, RunSettings
 
 from . import processes
 
 OUTPUT = "output.log"
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 4.0  # a cancelled run is to be gone within 10 seconds, whatever its training does
 POLL_SECONDS = 1.0  # also how often metrics go out, so that a fast run sends them in batches
 _LAST_WORDS = 5  # lines
 
@@ -49,17 +50,19 @@ OnMetrics = Callable[[list[dict[str, Any]]], object]
 logger = logging.getLogger(__name__)
 
 
-def train(run: RunSettings, on_line: OnLine, on_metrics: OnMetrics, *, count: int | None = None) -> None:
+def train(run: RunSettings, on_line: OnLine, on_metrics: OnMetrics, *, count: int | None = None, lease: str | None = None) -> None:
     """Train a run in a child of this process.
 
     :param on_line: gets each line that the child prints.
     :param on_metrics: gets new lines of `metrics.jsonl`, about once a second.
     :param count: how many processes train together; None: one for each GPU, or one.
+    :param lease: token of the lease on the run that this process holds; None: the child takes its own.
     :raises TrainingError: training failed; the message is the child's own where it gave one.
     """
     work = Path(run.work)
     count = count or device_count(run.training.device)
-    launch(command(work / FILE, count), work, on_line, on_metrics, environment(count))
+    held = {TOKEN: lease} if lease else {}
+    launch(command(work / FILE, count), work, on_line, on_metrics, environment(count) | held)
 
 
 def device_count(wanted: str) -> int:

@@ -31,6 +31,7 @@ from pipeline.settings import (
     load_preset,
 )
 from pipeline.storage import Output
+from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
 
 from . import launch, logs, registry, reports, versions
@@ -87,6 +88,7 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
     """Train in a child process, with live metrics; a run that is finished is found."""
     with store().lease(STAGE, run.key) as lease:
         if known := store().reuse(STAGE, run.key):
+            Checkpoints(run).delete_after(-1)  # a kill may have left some
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
         run_id = registry.start_run(name, params, tags, datasets)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -31,8 +31,9 @@ from mlflow.utils.logging_utils import disable_logging
 import pipeline
 from pipeline.data.download import without_credentials
 from pipeline.errors import RegistryError, RegistryUnavailableError
+from pipeline.storage import Store
 
-from .places import EXPERIMENT, mlflow_artifacts, tracking_uri
+from .places import EXPERIMENT, artifacts, mlflow_artifacts, mlflow_database, tracking_uri
 
 CHAMPION = "champion"
 _SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "tokens.py", "model")  # what encoding needs of the package
@@ -80,6 +81,7 @@ def connect() -> Iterator[MlflowClient]:
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     disable_logging()  # each registration is told on standard error otherwise
     try:
+        _make_database()
         yield MlflowClient()
     except MlflowException as error:
         shown = without_credentials(tracking_uri())
@@ -91,6 +93,17 @@ def connect() -> Iterator[MlflowClient]:
         raise RegistryUnavailableError(f"{message}; {hint}") from error
     except ImportError as error:  # of a database's or a store's driver
         raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {error}; install it into .venv") from error
+
+
+def _make_database() -> None:
+    """Make MLflow's own database whole or not at all: a kill amid its migrations would leave one that nothing opens again."""
+    database = artifacts() / "mlflow.db"
+    if tracking_uri() != mlflow_database() or database.exists():
+        return
+    with Store(str(artifacts())).staging() as folder:
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another process was faster
+            database.hardlink_to(folder / "mlflow.db")
 
 
 def experiment(client: MlflowClient) -> str:

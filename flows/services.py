@@ -6,10 +6,12 @@ nothing else, whoever has the id by then.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -18,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError
 
 from . import processes
@@ -29,7 +32,7 @@ _LAST_LINES = 5
 
 
 class ServiceError(PipelineError):
-    """A server that cannot be started."""
+    """A server that cannot be started, or does not answer."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,21 @@ def answers(address: str) -> bool:
         with opener.open(address, timeout=5) as response:
             return bool(response.status == 200)
     return False
+
+
+def check_prefect(address: str) -> None:
+    """See that a Prefect server, here or elsewhere, answers.
+
+    :raises ServiceError: it does not.
+    """
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=5):  # noqa: S310  the user's own address
+            return
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # Prefect has settings of its own for these
+        todo = "start it with make up, or unset PREFECT_API_URL to run without one"
+        raise ServiceError(f"PREFECT_API_URL: no Prefect server answers at {without_credentials(address)}; {todo}") from error
 
 
 def port_is_free(port: int) -> bool:

@@ -62,17 +62,23 @@ def up() -> int:
         raise
     print(deployed)
     _say_where(prefect, mlflow)
+    run = ".venv/bin/prefect deployment run pretrain-bert/tiny --watch"
     print("\nnext, in this shell:")
     print(f"  export PREFECT_API_URL={_prefect_api(prefect)} MLFLOW_TRACKING_URI=http://{HOST}:{mlflow}")
-    print("  .venv/bin/prefect deployment run pretrain-bert/tiny --watch")
+    print(f"  {run}                                  # WikiText-2")
+    print(f"  {run} --param corpus=/path/to/folder   # your own texts")
     return 0
 
 
 def down() -> int:
     """End what `up` started."""
+    ended = []
     for name in reversed(_NAMES):
-        ended = services.end(_state(name))
-        print(f"{name}: {'ended' if ended else 'did not run'}")
+        ended.append(services.end(_state(name)))
+        print(f"{name}: {'ended' if ended[-1] else 'did not run'}", flush=True)
+    if any(ended):
+        print("\nnext, in the shell of the export, which else looks for servers that are gone:")
+        print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
     return 0
 
 
@@ -158,18 +164,19 @@ def _services(prefect: int, mlflow: int) -> list[Service]:
 
 
 def _deploy(api: str) -> str:
-    """Bring the deployments on the server into line with `prefect.yaml`.
+    """Bring the deployments on the server into line with `prefect.yaml`, and its automations with `automations.py`.
 
     :raises ServiceError: Prefect refuses them.
     """
     environment = {name: value for name, value in os.environ.items() if name != "BERT_HOME"}  # the worker fills it in
     environment |= QUIET | {"PREFECT_API_URL": api, "PREFECT_HOME": str(artifacts() / "servers" / "prefect")}
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     log = artifacts() / "logs" / "deploy.log"
-    log.write_text(done.stdout + done.stderr, "utf-8")
-    if done.returncode:
-        raise ServiceError(f"prefect deploy --all: ended with exit status {done.returncode}; see {log}")
+    with log.open("w", encoding="utf-8") as said:
+        for words in ("prefect --no-prompt deploy --all", "flows.automations"):
+            command = [sys.executable, "-m", *words.split()]
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            if done.returncode:
+                raise ServiceError(f"python -m {words}: ended with exit status {done.returncode}; see {log}")
     return f"deployments: as in {PROJECT}"
 
 

@@ -157,15 +157,19 @@ def _acquire(files: Files, folder: str, name: str) -> Lease:
 
 
 def _take(files: Files, folder: str, name: str, old: int, sign: _Sign) -> bool:
-    """Create the number after `old` and see that nothing else moved meanwhile; else step back."""
+    """Create the number after `old` and see that nobody else moved meanwhile; else step back.
+
+    Lower numbers than `old` are of takers that were killed between the two steps below.
+    """
     mine = _address(folder, name, old + 1)
     if not files.create(mine, sign.data()):
         return False
-    if sorted(_numbers(files, folder, name)) != [*filter(None, [old]), old + 1]:
+    numbers = sorted(_numbers(files, folder, name))
+    if [number for number in numbers if number >= max(old, 1)] != [*filter(None, [old]), old + 1]:
         files.remove(mine)
         return False
-    if old:
-        files.remove(_address(folder, name, old))
+    for number in numbers[:-1]:
+        files.remove(_address(folder, name, number))
     return True
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import PipelineError
 from ..storage import Store
+from .checkpoint import Checkpoints
 from .distributed import alone_at, join_world
 from .loop import train
 from .memory import keep_freed_memory
@@ -32,6 +33,8 @@ def main() -> int:
         with alone_at(run) as lease, join_world(run.training.device) as world:
             if found := Store(run.store).find(STAGE, run.key):  # whoever was at it has finished it
                 print(f"{found.address}: found, nothing to do")
+                if world.writes:
+                    Checkpoints(run).delete_after(-1)  # a kill may have left some
                 return 0
             train(run, world, lease)
     except PipelineError as error:

@@ -1,5 +1,6 @@
 """Servers that the tests of the flows share."""
 
+import json
 import os
 import signal
 import socket
@@ -9,8 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
+
+from flows import processes, services
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +46,32 @@ class Stack:
         """`python -m flows.stack ACTION`."""
         return act(action, self.environment)
 
+    def ask(self, what: str, body: dict[str, Any] | None = None) -> Any:
+        """Ask Prefect's REST API, with a body by POST."""
+        request = Request(
+            f"{self.prefect}/{what}", body if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urlopen(request, timeout=30) as response:
+            return json.loads(response.read())
+
+    def start(self, parameters: dict[str, Any]) -> str:
+        """Run the deployment without waiting for it. Returns the id of the flow run."""
+        deployment = self.ask("deployments/name/pretrain-bert/tiny")["id"]
+        return str(self.ask(f"deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"])
+
+    def state(self, run: str) -> dict[str, Any]:
+        """A flow run's state."""
+        return dict(self.ask(f"flow_runs/{run}")["state"])
+
+    def said(self, run: str) -> list[str]:
+        """The lines of a flow run's log."""
+        return [entry["message"] for entry in self.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})]
+
+    def runs(self) -> set[processes.Process]:
+        """What the worker has started that lives."""
+        worker = services.running(services.state_file(self.folder, "worker"))
+        return processes.descendants([worker]) - {worker} if worker else set()
+
 
 def act(action: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the stack's command in the project's folder."""
@@ -67,7 +98,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         yield Stack(folder, client["PREFECT_API_URL"], client["MLFLOW_TRACKING_URI"], client)
     finally:
-        assert act("down", client).returncode == 0
+        done = act("down", client)
+        assert done.returncode == 0
+        assert done.stdout.endswith("  unset PREFECT_API_URL MLFLOW_TRACKING_URI\n")
 
 
 def lives(pid: int) -> bool:

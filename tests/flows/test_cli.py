@@ -16,7 +16,7 @@ from flows import cli, processes
 from pipeline.errors import SettingsError
 from pipeline.storage import Output
 
-from .conftest import ROOT, environment
+from .conftest import ROOT, environment, free_port
 
 
 def pretrain_bert(*arguments: str, folder: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -136,3 +136,19 @@ def test_terminated_in_mid_training_it_ends_whole_and_has_recorded_no_credential
     assert not left
     for path in [tmp_path / "said", *(tmp_path / "store").rglob("*")]:
         assert not path.is_file() or b"SECRET" not in path.read_bytes(), path
+
+
+def test_a_prefect_server_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    address = f"http://127.0.0.1:{free_port()}/api"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main(["run"]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    todo = "start it with make up, or unset PREFECT_API_URL to run without one"
+    assert capsys.readouterr() == ("", f"error: PREFECT_API_URL: no Prefect server answers at {address}; {todo}\n")
+    assert not (tmp_path / "store").exists(), "no stage has begun"

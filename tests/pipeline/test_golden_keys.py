@@ -1,35 +1,62 @@
-"""Keys and contents of each data stage on a fixed corpus.
+"""Keys and contents of each stage on a fixed corpus.
 
 When a test here fails, the code has changed what a stage writes. If that is meant, raise the stage's FORMAT, so that no
 store mixes old outputs with new ones, and put the new values in. Contents are digested without regard to the versions of
-pyarrow and `tokenizers` that wrote them.
+pyarrow and `tokenizers` that wrote them; of weights, whose last bits are a processor's own, names, shapes and a loss stand.
 """
 
 from pathlib import Path
 
+from safetensors import safe_open
+
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import fetch_corpus
 from pipeline.data.vocabulary import Vocabulary, build_vocabulary
+from pipeline.export import export_encoder
 from pipeline.storage import Store, digest
+from pipeline.training.run import read_metrics, write_run
 
 LINES = [f" crane {i} is flying over w{i % 7} . he left x{i % 5} and came . they saw y{i % 3} \n" for i in range(60)]
 
 
-def test_keys_and_contents(tmp_path: Path, small_preset) -> None:
+def tensors(path: Path) -> str:
+    """A digest of the names and shapes in a file of tensors."""
+    with safe_open(path, "numpy") as file:
+        return digest(repr([(name, file.get_slice(name).get_shape()) for name in sorted(file.keys())]).encode())[:16]
+
+
+def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "wiki.train.tokens").write_text("".join(LINES), "utf-8")
     store = Store(str(tmp_path / "store"))
     corpus = fetch_corpus(store, str(tmp_path / "own")).output
     vocabulary = build_vocabulary(store, corpus, small_preset.vocabulary)
     shards = {split: build_shards(store, corpus, vocabulary, split, small_preset.shards) for split in ("train", "valid")}
+    settings = write_run(store, small_preset.override(training={"steps": 2}), shards["train"], shards["valid"], tmp_path / "work")
+    done = train(settings)
+    assert done.returncode == 0, done.stderr
+    run = store.find("run", settings.key)
+    assert run is not None
+    encoder = export_encoder(store, run, vocabulary, corpus)
+    last = read_metrics(run)[-2]
+    texts = b"".join((Path(encoder.address) / name).read_bytes() for name in ("config.json", "tokenizer_config.json"))
     found = {
         "corpus": (corpus.key, corpus.facts["train"]["sha256"][:16]),
         "vocabulary": (vocabulary.key, digest("\n".join(Vocabulary.open(vocabulary).words).encode())[:16]),
         **{split: (output.key, output.facts["contents"][:16]) for split, output in shards.items()},
+        "run": (
+            run.key,
+            tensors(Path(run.address) / "model.safetensors"),
+            digest(repr(sorted(last)).encode())[:16],
+            round(last["mlm_loss"], 3),
+        ),
+        "encoder": (encoder.key, tensors(Path(encoder.address) / "model.safetensors"), digest(texts)[:16]),
     }
     assert found == {
         "corpus": ("c8845dfbc022b524ee0e", "99fc4ffd583a150a"),
         "vocabulary": ("7ba7da0b7474a28013f4", "552e536556ff196a"),
         "train": ("7011d0276211fc8f1bb7", "f84d75f3b41269e3"),
         "valid": ("ab66cffbddedf573ce13", "1a12a6921df9f9b6"),
+        "run": ("598d5872270bcf2c959c", "6dc9204e4469f3a8", "f106607c26facd08", 3.678),
+        "encoder": ("20f62c75720f1d9c7cc9", "0e772050e48c2f5c", "5a0793e68a323293"),
     }

@@ -171,6 +171,18 @@ def test_two_at_one_output_make_it_once(quick: None, tmp_path: Path) -> None:
     assert len(built) == 1 and sorted(found) == [False, True, True]
 
 
+def test_what_takers_left_that_were_killed_blocks_nobody(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with store.lease("run", "abc") as held:
+        sign = replace(held._sign, started="1")
+    for number in (3, 4, 6):
+        store.create(f"{tmp_path}/leases/run-abc.{number}", sign.data())
+    with store.lease("run", "abc") as held:
+        held.check()
+        assert store.children(f"{tmp_path}/leases") == ["run-abc.7"]
+    assert not store.children(f"{tmp_path}/leases")
+
+
 def test_other_names_do_not_wait(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     with store.lease("run", "abc"), store.lease("run", "ab"), store.lease("encoder", "abc"):

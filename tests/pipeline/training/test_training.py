@@ -14,8 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.data.build import build_shards
+from pipeline.data.vocabulary import build_vocabulary
+from pipeline.errors import TrainingError
+from pipeline.export import export_encoder
+from pipeline.settings import VocabularySettings
 from pipeline.shards import SHARD, read_shards
 from pipeline.storage import MANIFEST
+from pipeline.training.run import write_run
 
 
 def metrics(run) -> list[dict]:
@@ -180,3 +186,69 @@ def test_ranks_give_the_update_of_one_process(small_built, train, tmp_path: Path
         if name.endswith("qkv.bias"):  # a key's bias has no gradient but rounding, which Adam blows up to full steps
             continue
         torch.testing.assert_close(value, alone[0][name], atol=2e-4, rtol=1e-3)
+
+
+def trained_encoder(built, train, work: Path, **training):
+    run = built.write_run(work, **training)
+    assert train(run).returncode == 0
+    finished = built.store.find("run", run.key)
+    assert finished is not None
+    return export_encoder(built.store, finished, built.vocabulary, built.corpus)
+
+
+def test_a_warm_start_goes_on_from_the_encoders_weights(small_built, train, tmp_path: Path) -> None:
+    encoder = trained_encoder(small_built, train, tmp_path / "first", steps=40, learning_rate=3e-3)
+    settings = {"steps": 2, "learning_rate": 1e-9}
+    preset = small_built.preset.override(training=settings)
+    cold = small_built.write_run(tmp_path / "cold", **settings)
+    warm = write_run(small_built.store, preset, small_built.train, small_built.valid, tmp_path / "warm", encoder)
+    assert warm.key != cold.key and warm.inputs["encoder"] == encoder.key
+    assert train(cold).returncode == train(warm).returncode == 0
+    assert losses(cold)[0][1] - losses(warm)[0][1] > 0.5
+    first = small_built.store.find("run", encoder.manifest["inputs"]["run"])
+    started, ended = (load_file(f"{address}/model.safetensors") for address in (first.address, f"{warm.store}/run/{warm.key}"))
+    for name, value in started.items():
+        torch.testing.assert_close(ended[name], value, atol=1e-6, rtol=0)
+
+
+def test_a_warm_start_with_another_vocabulary_or_shape_is_refused_with_both(small_built, train, tmp_path: Path) -> None:
+    encoder = trained_encoder(small_built, train, tmp_path / "first", steps=1)
+    store, preset = small_built.store, small_built.preset
+    wider = preset.override(model={"hidden_size": 32})
+    with pytest.raises(TrainingError, match=rf"encoder {encoder.key} has hidden_size 16 \(wanted 32\)"):
+        write_run(store, wider, small_built.train, small_built.valid, tmp_path / "wider", encoder)
+    words = build_vocabulary(store, small_built.corpus, VocabularySettings(min_count=1))
+    shards = [build_shards(store, small_built.corpus, words, split, preset.shards) for split in ("train", "valid")]
+    with pytest.raises(TrainingError, match=f"has vocabulary {small_built.vocabulary.key}, the shards .* have {words.key}"):
+        write_run(store, preset, *shards, tmp_path / "words", encoder)
+    assert not (tmp_path / "wider").exists() and not (tmp_path / "words").exists()
+
+
+def test_a_damaged_encoder_stops_a_warm_start(small_built, train, tmp_path: Path) -> None:
+    encoder = trained_encoder(small_built, train, tmp_path / "first", steps=1)
+    run = write_run(small_built.store, small_built.preset, small_built.train, small_built.valid, tmp_path / "warm", encoder)
+    weights = Path(encoder.address) / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    done = train(run)
+    assert done.returncode == 1 and str(weights) in done.stderr and "Traceback" not in done.stderr
+
+
+def test_training_that_was_taken_over_publishes_nothing(small_built, tmp_path: Path) -> None:
+    """Its lease is gone, as when it was suspended for longer than leases last."""
+    run = small_built.write_run(tmp_path / "work", steps=100_000, checkpoint_every_steps=50)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None and any("pairs/s" in line for line in child.stdout)
+        (lease,) = Path(run.store, "leases").iterdir()
+        other = json.loads(lease.read_text()) | {"owner": "another", "host": "far", "machine": "far"}
+        lease.with_name(f"run-{run.key}.2").write_text(json.dumps(other))
+        lease.unlink()
+        _, said = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 1 and said.startswith(f"error: run-{run.key}: process ") and "on far has taken this over" in said
+    assert small_built.store.find("run", run.key) is None

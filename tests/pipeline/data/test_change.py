@@ -1,0 +1,44 @@
+"""What changed between two corpora, and a vocabulary that is kept for another."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.data.change import Change, compare
+from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
+from pipeline.errors import CorpusError
+from pipeline.settings import VocabularySettings
+from pipeline.storage import Output, Store
+
+LINES = [f"crane {number} is flying . he left . \n" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "change"),
+    [
+        (LINES, Change(20, 20, 0, 0)),
+        (LINES[::-1], Change(20, 20, 0, 0)),
+        ([*LINES, "a new one . is here . \n"], Change(20, 21, 1, 0)),
+        (LINES[3:], Change(20, 17, 0, 3)),
+        ([*LINES[1:], "crane 0 is not flying . he left . \n"], Change(20, 20, 1, 1)),
+        ([*LINES, LINES[0], LINES[0]], Change(20, 22, 2, 0)),
+        ([*LINES, "no sentence\n"], Change(20, 20, 0, 0)),
+    ],
+    ids=["same", "moved", "added", "removed", "edited", "repeated", "no document"],
+)
+def test_documents_that_came_and_went_are_counted(tmp_path: Path, publish: Callable[..., Output], lines: list[str], change: Change) -> None:
+    store = Store(str(tmp_path))
+    assert compare(publish(store, "".join(LINES)), publish(store, "".join(lines))) == change
+
+
+def test_a_kept_vocabulary_is_the_one_that_was_made(tmp_path: Path, publish: Callable[..., Output]) -> None:
+    store, settings = Store(str(tmp_path)), VocabularySettings(min_count=1)
+    made = build_vocabulary(store, publish(store, "".join(LINES)), settings)
+    kept = kept_vocabulary(store, made.key, settings)
+    assert (kept.key, kept.found) == (made.key, True)
+    with pytest.raises(CorpusError, match=f"vocabulary {made.key} was made with {{'min_count': 1}}, these settings are {{'min_count': 2}}"):
+        kept_vocabulary(store, made.key, VocabularySettings(min_count=2))
+    store.withdraw("vocabulary", made.key)
+    with pytest.raises(CorpusError, match=f"vocabulary {made.key} is not in {tmp_path}"):
+        kept_vocabulary(store, made.key, settings)
