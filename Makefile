@@ -8,7 +8,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export MLFLOW_DISABLE_TELEMETRY = true
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: pretrain test check format bench up down clean-artifacts
+.PHONY: pretrain test check format bench chaos up down clean-artifacts
 
 pretrain: .venv/installed
 	PREFECT_API_URL= PREFECT_HOME="$(CURDIR)/artifacts/prefect" $(BIN)/pretrain-bert run --preset "$(PRESET)" \
@@ -28,6 +28,9 @@ format: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
+
+chaos: .venv/installed
+	$(BIN)/python tests/chaos.py $(ARGS)
 
 up: .venv/installed
 	$(BIN)/python -m flows.stack up
