@@ -24,10 +24,11 @@ from pipeline.errors import PipelineError, SettingsError
 from pipeline.samples import WORD
 from pipeline.settings import load_preset, preset_names
 
-from .names import check_model_name
+from .names import check_model_name, check_version_address
 from .places import CORPUS, QUIET, artifacts, tracking_uri
 from .services import check_prefect
 
+_VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
 _SECTIONS = ("vocabulary", "shards", "model", "training")
 
 
@@ -67,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--steps", help="optimizer steps (default: as the preset says)")
     run.add_argument("--seed", help="seed of pairs, masks, weights and order (default: as the preset says)")
     run.add_argument("--model-name", help="name in the registry (default: bert-PRESET, with the corpus's name if it is not WikiText-2)")
+    run.add_argument("--vocabulary-from", metavar="VERSION", help=f"keep its vocabulary instead of counting words: {_VERSION}")
+    run.add_argument("--warm-start", metavar="VERSION", help=f"start from its weights instead of random ones: {_VERSION}")
     run.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help=f"a setting of {', '.join(_SECTIONS)}")
     run.set_defaults(run_command=_run)
     encode = commands.add_parser("encode", help="encode a sentence or a pair with a registered encoder")
@@ -87,6 +90,8 @@ def _run(options: argparse.Namespace) -> None:
     recipe = load_preset(options.preset).override(shards={"seed": seed}, training={"seed": seed, "steps": steps}).override(**sections)
     del recipe  # all that matters is that nothing was refused
     check_model_name(options.model_name)
+    check_version_address("--vocabulary-from", options.vocabulary_from)
+    check_version_address("--warm-start", options.warm_start)
     signal.signal(signal.SIGTERM, _terminate)
     _prepare_environment()
     if server := os.environ["PREFECT_API_URL"]:
@@ -99,6 +104,8 @@ def _run(options: argparse.Namespace) -> None:
         "steps": steps,
         "seed": seed,
         "model_name": options.model_name,
+        "vocabulary_from": options.vocabulary_from,
+        "warm_start": options.warm_start,
         "sample_without_network": True,
     }
     _report(runner.run(parameters, sections))

@@ -1,9 +1,10 @@
-"""Names in the model registry."""
+"""Names and addresses in the model registry."""
 
 import re
 
 from pipeline.errors import SettingsError
 
+VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 
 
@@ -19,3 +20,12 @@ def check_model_name(name: str | None) -> None:
     """
     if name is not None and not re.fullmatch(PATTERN, name):
         raise SettingsError(f"model name: got {name!r}, wanted letters, digits, `.`, `_` and `-`, at most 200, a letter or digit first")
+
+
+def check_version_address(setting: str, address: str | None) -> None:
+    """Refuse what names no version of a model.
+
+    :raises SettingsError: it is neither `previous` nor an address.
+    """
+    if address is not None and not re.fullmatch(VERSION_PATTERN, address):
+        raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS")

@@ -36,12 +36,12 @@ from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
 
 from . import launch, logs, registry, reports, versions
 from .metrics import Curve, send_gently
-from .names import PATTERN
+from .names import PATTERN, VERSION_PATTERN
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
 from .registry import Version
 from .stages import ended, found, stage
-from .versions import ADDRESS, Earlier
+from .versions import Earlier
 
 Result = dict[str, Any]
 
@@ -177,8 +177,8 @@ def pretrain_bert(
     steps: Annotated[int, Field(ge=1)] | None = None,
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
-    vocabulary_from: Annotated[str, Field(pattern=ADDRESS)] | None = None,
-    warm_start: Annotated[str, Field(pattern=ADDRESS)] | None = None,
+    vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
+    warm_start: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
     sample_without_network: bool = False,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,

@@ -14,7 +14,6 @@ from pipeline.errors import RegistryError
 from .registry import Version, connect
 
 PREVIOUS = "previous"
-ADDRESS = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
 _PARTS = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<number>\d+)|@(?P<alias>[^/@]+))")
 _PAGE = 100
 

@@ -18,12 +18,11 @@ from pipeline.data.wikitext import NAME as WIKITEXT
 from pipeline.errors import PipelineError
 
 from . import logs, versions
-from .names import PATTERN
+from .names import PATTERN, VERSION_PATTERN
 from .names import model_name as default_name
 from .pretrain_bert import fetch
 from .registry import Version
 from .stages import stage
-from .versions import ADDRESS
 
 CHANGED = "corpus.changed"
 
@@ -43,8 +42,8 @@ def watch_corpus(
     corpus: str | None = None,
     preset: Literal["tiny"] = "tiny",
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
-    vocabulary_from: Annotated[str, Field(pattern=ADDRESS)] | None = None,
-    warm_start: Annotated[str, Field(pattern=ADDRESS)] | None = None,
+    vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
+    warm_start: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
 ) -> Any:
     """Have an encoder trained where a corpus has changed.
 

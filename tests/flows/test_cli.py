@@ -40,6 +40,8 @@ def pretrain_bert(*arguments: str, folder: Path, timeout: float = 120) -> subpro
         (["--set", "training.device=tpu"], "training.device: got 'tpu'"),
         (["--set", "model.num_attention_heads=3"], "model.num_attention_heads: got 3, wanted a divisor"),
         (["--set", "shards.max_length=2000"], "shards.max_length: got 2000, wanted at most"),
+        (["--warm-start", "bert-tiny"], "--warm-start: got 'bert-tiny', wanted previous, models:/NAME/NUMBER"),
+        (["--vocabulary-from", "models:/bert-tiny"], "--vocabulary-from: got 'models:/bert-tiny', wanted previous"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
