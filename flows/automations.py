@@ -19,7 +19,7 @@ from pipeline.errors import PipelineError, SettingsError
 STALE = "BERT_STALE_SECONDS"
 STALE_SECONDS = 90  # three heartbeats
 CANCEL_SECONDS = 60
-FLOW = "pretrain-bert"
+FLOWS = ["pretrain-bert", "watch-corpus"]
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Crashed", "Cancelled")}
 _STALE_MESSAGE = (
@@ -31,6 +31,8 @@ _STALE_MESSAGE = (
 def main() -> int:
     """Run the command line. Returns the exit status."""
     try:
+        if not os.environ.get("PREFECT_API_URL"):
+            raise SettingsError("PREFECT_API_URL: got none, wanted the address of the Prefect server to bring automations to")
         for automation in (stale_runs(stale_seconds()), endless_cancels(CANCEL_SECONDS)):
             print(f"automation {automation.name!r}: {bring(automation)}")
     except PipelineError as error:
@@ -54,7 +56,7 @@ def stale_runs(seconds: int) -> Automation:
     """Marks a run Crashed whose heartbeats stopped. Prefect looks after `seconds`, at the latest after twice as many."""
     crashed = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=_STALE_MESSAGE, force=False)
     return Automation(
-        name=f"stale runs of {FLOW}",
+        name="stale runs of pretrain-bert",
         description=f"Marks a run Crashed that has said nothing for {seconds} seconds.",
         trigger=_silence({_HEARTBEAT}, {_HEARTBEAT, *_ENDS}, seconds),
         actions=[crashed],
@@ -65,7 +67,7 @@ def endless_cancels(seconds: int) -> Automation:
     """Marks a run Cancelled that is still Cancelling: one that was cancelled before a process had it is ended by nobody."""
     cancelled = ChangeFlowRunState(name="Cancelled", state=StateType.CANCELLED, message="No process had the run.", force=False)
     return Automation(
-        name=f"endless cancels of {FLOW}",
+        name="endless cancels of pretrain-bert",
         description=f"Marks a run Cancelled that has been Cancelling for {seconds} seconds.",
         trigger=_silence({"prefect.flow-run.Cancelling"}, _ENDS, seconds),
         actions=[cancelled],
@@ -77,7 +79,7 @@ def _silence(after: set[str], expect: set[str], seconds: int) -> EventTrigger:
     return EventTrigger(
         match={"prefect.resource.id": "prefect.flow-run.*"},
         match_related=[
-            {"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+            {"prefect.resource.role": "flow", "prefect.resource.name": FLOWS},
             {"prefect.resource.role": "deployment"},
         ],
         after=after,

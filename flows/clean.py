@@ -10,25 +10,30 @@ from datetime import UTC, datetime
 
 from pipeline.clean import Entry, at_work, keys_in, removable, remove, survey
 from pipeline.data.download import without_credentials
+from pipeline.errors import PipelineError, SettingsError
 from pipeline.storage import Store
 
 from . import registry
-from .places import artifacts, store, tracking_uri
+from .places import artifacts, mlflow_database, store, tracking_uri
 
 
 def clean(since: datetime, *, yes: bool) -> None:
     """Show what may go, and remove it.
 
     :param since: what was made, or run, after this is kept. :param yes: remove.
-    :raises RegistryError: the registry cannot say what is in use; nothing is removed then.
+    :raises PipelineError: something is being made. :raises RegistryError: the registry cannot say what is in use; nothing is removed then.
     """
+    if not store().local_root and tracking_uri() == mlflow_database():
+        raise SettingsError(f"MLFLOW_TRACKING_URI: got none, wanted the registry of all that use {store().root}, not that of this machine")
+    if yes and (busy := at_work(store())):
+        raise PipelineError(f"{store().root}: in use by {', '.join(busy)}; nothing was removed; wait for their end and run it again")
     entries = survey(store(), Store(str(artifacts())))
     if not entries:
         print("nothing to remove")
         return
     versions, runs = registry.tags_in_use(since)
     print(f"kept: what leads to {len(versions)} versions and {len(runs)} runs in {without_credentials(tracking_uri())}")
-    found = removable(entries, keys_in([versions, runs]) | at_work(store()), since)
+    found = removable(entries, keys_in([versions, runs]), since)
     if not found:
         print("nothing to remove")
         return

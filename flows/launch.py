@@ -177,7 +177,7 @@ class Follower:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._position = 0
+        self._file, self._position = 0, 0
 
     def pass_on(self, on_metrics: OnMetrics) -> None:
         """Hand new lines, where there are any, to a callback."""
@@ -188,8 +188,9 @@ class Follower:
         """The lines that were finished since the last call."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._position:  # written anew: a resumed run starts with its old lines
-                    self._position = 0
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._file or found.st_size < self._position:  # a resumed run writes its old lines anew
+                    self._file, self._position = found.st_ino, 0
                 file.seek(self._position)
                 whole = file.read().rpartition(b"\n")
         except FileNotFoundError:

@@ -20,18 +20,29 @@ class Curve:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._last = {kind: registry.last_step(run_id, f"{kind}/{_ALWAYS}") for kind in _KINDS}
+        self._last = _last_steps(run_id)
         self._waiting: list[Mapping[str, Any]] = []
+        self._unsure = False
 
     def send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log the rows that MLflow does not have; those that it refuses go with the next call.
 
         :raises RegistryError: it could not be reached, or refuses.
         """
-        self._waiting += [row for row in rows if row["step"] > self._last[row["kind"]]]
-        registry.log_rows(self._run_id, self._waiting)
-        self._last |= {row["kind"]: row["step"] for row in self._waiting}
-        self._waiting = []
+        self._waiting += rows
+        if self._unsure:  # an answer that was lost may have been a yes
+            self._last = _last_steps(self._run_id)
+        self._unsure = True
+        self._waiting = [row for row in self._waiting if row["step"] > self._last[row["kind"]]]
+        while part := self._waiting[: registry.ROWS]:
+            registry.log_rows(self._run_id, part)
+            self._last |= {row["kind"]: row["step"] for row in part}
+            del self._waiting[: registry.ROWS]
+        self._unsure = False
+
+
+def _last_steps(run_id: str) -> dict[str, int]:
+    return {kind: registry.last_step(run_id, f"{kind}/{_ALWAYS}") for kind in _KINDS}
 
 
 def send_gently(curve: Curve, rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -4,7 +4,6 @@ The tasks stand in the order in which they run; each calls one stage of `pipelin
 output is there does nothing, and its task ends in the state Cached.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,13 +12,11 @@ from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
 from pipeline.data.build import build_shards
-from pipeline.data.change import compare
-from pipeline.data.corpus import STAGE as CORPUS
 from pipeline.data.corpus import Corpus, fetch_corpus
 from pipeline.data.download import without_credentials
 from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
-from pipeline.errors import RegistryError
+from pipeline.errors import LeaseLostError, RegistryError
 from pipeline.export import export_encoder, find_encoder
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
@@ -83,7 +80,14 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
     return ended(output, output)
 
 
-@stage("train")
+@stage("prepare run")
+def prepare(preset: Preset, training: Output, held_out: Output, encoder_key: str | None) -> RunSettings:
+    """Put the run together, and see that an encoder that it starts from fits."""
+    start = find_encoder(store(), encoder_key) if encoder_key else None
+    return write_run(store(), preset, training, held_out, artifacts() / "work", start)
+
+
+@stage("train", asks_registry=True)
 def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
     """Train in a child process, with live metrics; a run that is finished is found."""
     with store().lease(STAGE, run.key) as lease:
@@ -92,22 +96,28 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
         run_id = registry.start_run(name, params, tags, datasets)
-        curve, bar = Curve(run_id), reports.start_progress()
-
-        def on_metrics(rows: list[dict[str, Any]]) -> None:
-            if why := send_gently(curve, rows):
-                get_run_logger().warning("metrics wait: %s", why)
-            reports.show_progress(bar, rows[-1]["step"], run.training.steps)
-
         try:
-            launch.train(run, get_run_logger().info, on_metrics, lease=lease.token)
+            launch.train(run, get_run_logger().info, _watcher(run, run_id), lease=lease.token)
         except BaseException as error:
-            with suppress(RegistryError):  # what ended the training is the error to show
+            with suppress(RegistryError, LeaseLostError):  # what ended the training is the error to show
+                lease.check()  # else it is the run of whoever has taken it over
                 registry.end_run(run_id, error)
             raise
         finished = store().find(STAGE, run.key)
         assert finished is not None
         return ended(finished, finished)
+
+
+def _watcher(run: RunSettings, run_id: str) -> launch.OnMetrics:
+    """Sends the metrics of a run to MLflow and its progress to Prefect, as they come."""
+    curve, bar = Curve(run_id), reports.start_progress()
+
+    def on_metrics(rows: list[dict[str, Any]]) -> None:
+        if why := send_gently(curve, rows):
+            get_run_logger().warning("metrics wait: %s", why)
+        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
+
+    return on_metrics
 
 
 @stage("export encoder")
@@ -136,7 +146,7 @@ def register(name: str, encoder: Output, run: Output, params: dict[str, Any], ta
                 name,
                 run_id,
                 Path(folder),
-                tags=tags | {"encoder_key": encoder.key} | _link(newest, tags),
+                tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags),
                 description=description,
                 table=reports.samples_table(samples),
                 curve=picture,
@@ -147,15 +157,6 @@ def register(name: str, encoder: Output, run: Output, params: dict[str, Any], ta
     reports.show_version(version.uri, version.page)
     result = {"version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
     return found(f"{version.uri}: found, nothing to do", result) if known else result
-
-
-def _link(newest: Version | None, tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags that lead to the version before, and say what changed since."""
-    if newest is None:
-        return {}
-    old, new = (store().find(CORPUS, of["corpus_key"]) for of in (newest.tags, tags))
-    change = compare(old, new) if old and new else None
-    return versions.link_tags(newest, tags, change)
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
@@ -215,8 +216,7 @@ def pretrain_bert(
     earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
     words = vocabulary(text.output, recipe, earlier.vocabulary_key)
     training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
-    start = find_encoder(store(), earlier.encoder_key) if earlier.encoder_key else None
-    run = write_run(store(), recipe, training, held_out, artifacts() / "work", start)
+    run = prepare(recipe, training, held_out, earlier.encoder_key)
     tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
     params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
     trained = train(run, params, tags, name)

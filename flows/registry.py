@@ -24,7 +24,7 @@ from typing import Any
 import mlflow
 from matplotlib.figure import Figure
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 
@@ -41,9 +41,8 @@ _REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "to
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 _AWAY = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}  # also the code of an error that no server sent
 _HIDDEN = {"kind", "step"}  # of a metrics row
-_ROWS = 50  # of metrics a batch, which holds 1,000 values at most
+ROWS = 50  # of metrics at a time, since MLflow takes 1,000 values at most
 _COMPLETE = "complete"  # a version's last tag
-_ENDED = {"FINISHED", "FAILED", "KILLED"}  # of a run
 _PAGE = 1000  # entries that one search brings
 
 
@@ -126,18 +125,14 @@ def start_run(name: str, params: Mapping[str, Any], tags: Mapping[str, str], dat
     :returns: its id.
     """
     with connect() as client:
-        begun = client.search_runs(
-            [experiment(client)], f"tags.run_key = '{tags['run_key']}' and attributes.status != 'FINISHED'", max_results=1
-        )
-        if begun:
-            client.update_run(begun[0].info.run_id, status="RUNNING")
-            return str(begun[0].info.run_id)
-        run_id = str(client.create_run(experiment(client), run_name=name).info.run_id)
-        client.log_batch(
-            run_id,
-            params=[Param(key, str(value)) for key, value in params.items()],
-            tags=[RunTag(key, value) for key, value in tags.items()],
-        )
+        where = f"tags.run_key = '{tags['run_key']}' and attributes.status != 'FINISHED'"
+        if begun := client.search_runs([experiment(client)], where, max_results=1):
+            run_id = str(begun[0].info.run_id)
+            client.update_run(run_id, status="RUNNING")
+        else:
+            run_id = str(client.create_run(experiment(client), run_name=name, tags=dict(tags)).info.run_id)
+        known = begun[0].data.params if begun else {}  # for one that was begun too, since a kill may have come between
+        client.log_batch(run_id, params=[Param(key, str(value)) for key, value in params.items() if key not in known])
         client.log_inputs(run_id, [_dataset_input(*entry) for entry in datasets])
     return run_id
 
@@ -148,13 +143,11 @@ def _dataset_input(name: str, address: str, digest: str) -> DatasetInput:
 
 
 def log_rows(run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Log rows of `metrics.jsonl` by step, under `train/` and `held_out/`."""
+    """Log rows of `metrics.jsonl` by step, under `train/` and `held_out/`; `ROWS` at most."""
     now = int(time.time() * 1000)
     with connect() as client:
-        for start in range(0, len(rows), _ROWS):
-            part = rows[start : start + _ROWS]
-            metrics = [Metric(f"{row['kind']}/{name}", row[name], now, row["step"]) for row in part for name in row if name not in _HIDDEN]
-            client.log_batch(run_id, metrics=metrics)
+        metrics = [Metric(f"{row['kind']}/{name}", row[name], now, row["step"]) for row in rows for name in row if name not in _HIDDEN]
+        client.log_batch(run_id, metrics=metrics)
 
 
 def last_step(run_id: str, metric: str) -> int:
@@ -225,7 +218,9 @@ def complete(version: Version, description: str) -> None:
         if _COMPLETE in client.get_model_version(version.name, version.number).tags:
             return
         client.update_model_version(version.name, version.number, description)
-        client.set_registered_model_alias(version.name, CHAMPION, version.number)
+        champion = client.get_registered_model(version.name).aliases.get(CHAMPION, 0)
+        if int(version.number) > int(champion):  # a later version may have been completed first
+            client.set_registered_model_alias(version.name, CHAMPION, version.number)
         client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
 
 
@@ -257,7 +252,9 @@ def download_encoder(model_uri: str) -> Path:
 
 
 def tags_in_use(since: datetime) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Tags of every registered version, and of every run that runs, that a version was made from, or that started or ended since then.
+    """Tags of every registered version, and of every run that a version was made from, or that started or ended since then.
+
+    A run that is said to run but began before may have been killed; what it needs, its lease protects.
 
     :raises RegistryError: the experiment is unknown here, so that nothing can be said of what is in use.
     """
@@ -272,17 +269,16 @@ def tags_in_use(since: datetime) -> tuple[list[dict[str, str]], list[dict[str, s
         runs = list(_all(partial(client.search_runs, [known.experiment_id])))
     made_from, earliest = {version.run_id for version in versions}, since.timestamp() * 1000
     in_use = [
-        run.data.tags
-        for run in runs
-        if run.info.status not in _ENDED or run.info.run_id in made_from or max(run.info.start_time or 0, run.info.end_time or 0) > earliest
+        run.data.tags for run in runs if run.info.run_id in made_from or max(run.info.start_time or 0, run.info.end_time or 0) > earliest
     ]
     return [version.tags for version in versions], in_use
 
 
 def _all(search: Callable[..., Any]) -> Iterator[Any]:
     """What a search finds, page after page."""
-    page = search(max_results=_PAGE)
-    yield from page
-    while page.token:
-        page = search(max_results=_PAGE, page_token=page.token)
+    token = None
+    while True:
+        page = search(max_results=_PAGE, page_token=token)
         yield from page
+        if not (token := page.token):
+            return

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.data.change import Change
+from pipeline.data.change import compare
+from pipeline.data.corpus import STAGE as CORPUS
 from pipeline.errors import RegistryError
+from pipeline.storage import Store
 
 from .registry import Version, connect
 
@@ -49,14 +51,21 @@ def _tag(version: Version, name: str) -> str:
     return version.tags[name]
 
 
-def link_tags(newest: Version, tags: Mapping[str, str], change: Change | None) -> dict[str, str]:
-    """Tags of a version that name the one before, and what changed since in documents and tokens, as far as that is known."""
+def link_tags(store: Store, newest: Version | None, tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags of a version that name the one before, and what changed since in documents and tokens, as far as that is known.
+
+    :param tags: of the new version.
+    """
+    if newest is None:
+        return {}
     linked = {"previous_version": newest.number}
-    if change:
+    old, new = (store.whole(CORPUS, of.get("corpus_key", "")) for of in (newest.tags, tags))
+    if old and new:
+        change = compare(old, new)
         linked["change_documents"] = f"{change.before:,} to {change.after:,}: {change.added:,} came, {change.removed:,} went"
-    if "tokens" in newest.tags and "tokens" in tags:
-        before, after = int(newest.tags["tokens"]), int(tags["tokens"])
-        linked["change_tokens"] = f"{before:,} to {after:,} ({after - before:+,})"
+    before, after = newest.tags.get("tokens", ""), tags.get("tokens", "")
+    if before.isdecimal() and after.isdecimal():
+        linked["change_tokens"] = f"{int(before):,} to {int(after):,} ({int(after) - int(before):+,})"
     return linked
 
 
@@ -73,6 +82,11 @@ def find_earlier(name: str, corpus_key: str, vocabulary_from: str | None, warm_s
         return next((version for version in newest_first(name) if version.tags.get("corpus_key") != corpus_key), None)
 
     return Earlier(newest(name), find(vocabulary_from), find(warm_start))
+
+
+def trained_on(name: str, corpus_key: str) -> Version | None:
+    """The newest version of a name that was trained on a corpus."""
+    return next((version for version in newest_first(name) if version.tags.get("corpus_key") == corpus_key), None)
 
 
 def newest(name: str) -> Version | None:

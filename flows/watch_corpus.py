@@ -2,7 +2,8 @@
 
 In: a corpus's address and the name of its models. Out: where the text has changed, an event `corpus.changed`, which the
 deployments in `prefect.yaml` wait for; else one line. The decision that matters: the text decides. Sizes, times and tags
-of its files only save reading it, and a version of any alias counts, so that nothing is trained twice.
+of its files only save reading it, and a version of any number and alias counts, so that nothing is trained twice, also
+where a text is again what it was before.
 """
 
 from typing import Annotated, Any, Literal
@@ -27,10 +28,10 @@ from .stages import stage
 CHANGED = "corpus.changed"
 
 
-@stage("find newest version", asks_registry=True)
-def newest_version(name: str) -> Version | None:
-    """The newest version of a name, whatever its aliases."""
-    return versions.newest(name)
+@stage("find versions", asks_registry=True)
+def find_versions(name: str, corpus_key: str) -> tuple[Version | None, Version | None]:
+    """The version that was trained on a corpus, and the newest of the name, whatever their aliases."""
+    return versions.trained_on(name, corpus_key), versions.newest(name)
 
 
 def _flow_run_name() -> str:
@@ -59,9 +60,9 @@ def watch_corpus(
     logs.set_up()
     text = fetch(corpus, False)
     name = model_name or default_name(preset, text.name)
-    newest = newest_version(name)
-    if newest and newest.tags.get("corpus_key") == text.output.key:
-        return _say(f"nothing changed: {newest.uri} was trained on this text, corpus {text.output.key}")
+    known, newest = find_versions(name, text.output.key)
+    if known:
+        return _say(f"nothing changed: {known.uri} was trained on this text, corpus {text.output.key}")
     parameters = {"corpus": corpus or WIKITEXT, "model_name": name, "vocabulary_from": vocabulary_from, "warm_start": warm_start}
     event = emit_event(
         CHANGED,

@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from .data import sample, wikitext
 from .errors import SettingsError
+from .lease import holders
 from .storage import LEASES, MANIFEST, Store
 
 CORPUS, WORK, CHECKPOINTS = "corpus", "work", "checkpoints"
@@ -25,7 +27,6 @@ STAGES = (CORPUS, "vocabulary", "bucket", "shards", WORK, CHECKPOINTS, "run", "e
 MAX_DAYS = 36_500
 _RUN_FILE = "run.json"  # of a work folder: holds its run's inputs, before there is a manifest
 _KEY = re.compile(r"[0-9a-f]{20}")
-_LEASE = re.compile(r"-([0-9a-f]{20})\.\d+$")  # its name ends so
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def keys_in(values: object) -> frozenset[str]:
     return frozenset().union(*map(keys_in, values)) if isinstance(values, list | tuple) else frozenset()
 
 
-def at_work(store: Store) -> set[str]:
-    """Keys of outputs that a process holds a lease of, or held when it was killed."""
-    return {found[1] for name in store.children(f"{store.root}/{LEASES}") if (found := _LEASE.search(name))}
+def at_work(store: Store) -> list[str]:
+    """Which processes make an output of the store now; what they read for it, nothing leads to yet."""
+    return holders(store, f"{store.root}/{LEASES}")
 
 
 def removable(entries: Sequence[Entry], in_use: Collection[str], since: datetime) -> list[Entry]:
@@ -134,9 +135,9 @@ def _may_be_the_only_copy(store: Store, address: str, manifest: Mapping[str, Any
     if not isinstance(recorded, dict):
         return MANIFEST in store.children(address)
     name, source = recorded.get("name"), recorded.get("source")
-    if name == wikitext.NAME or name == sample.NAME or source is None:
+    if name in (wikitext.NAME, sample.NAME):
         return bool(name == wikitext.NAME)
-    return "://" in str(source) or not os.access(str(source), os.R_OK)
+    return source is None or "://" in str(source) or not os.access(str(source), os.R_OK)
 
 
 def _by_key(entries: Iterable[Entry]) -> Mapping[str, list[Entry]]:
@@ -159,17 +160,6 @@ def _reached(roots: Iterable[str], entries: Iterable[Entry]) -> set[str]:
 
 def _dependants_first(entries: Sequence[Entry]) -> list[Entry]:
     """By links, not by stages alone: a run may go on from an encoder."""
-    by_key, seen, ordered = _by_key(entries), set[Entry](), list[Entry]()
-
-    def visit(entry: Entry) -> None:
-        if entry in seen:
-            return
-        seen.add(entry)
-        for key in sorted(entry.links):
-            for other in by_key.get(key, ()):
-                visit(other)
-        ordered.append(entry)
-
-    for entry in entries:
-        visit(entry)
-    return ordered[::-1]
+    by_key = _by_key(entries)
+    graph = {entry: [other for key in entry.links for other in by_key.get(key, ()) if other != entry] for entry in entries}
+    return list(TopologicalSorter(graph).static_order())[::-1]

@@ -33,6 +33,10 @@ class DamagedOutputError(PipelineError):
     """A published output whose files are missing or do not match its manifest."""
 
 
+class StoreUnavailableError(PipelineError):
+    """A store that gives no answer, or none but that it is busy; what is published there is as it was."""
+
+
 class LeaseLostError(PipelineError):
     """Work that another process has taken over."""
 

@@ -28,9 +28,9 @@ def find_encoder(store: Store, key: str) -> Output:
 
     :raises TrainingError: it is not in the store.
     """
-    output = store.reuse(STAGE, key, verify=True)
+    output = store.whole(STAGE, key, verify=True)
     if output is None:
-        raise TrainingError(f"warm_start: encoder {key} is not in {store.root}; run what made it again, or start from random weights")
+        raise TrainingError(f"warm_start: encoder {key} is not whole in {store.root}; run what made it again, or start from random weights")
     return output
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from .errors import LeaseLostError, PipelineError
+from .errors import LeaseLostError
 
 RENEW_SECONDS = 5.0
 STALE_SECONDS = 30.0  # without a sign, after which an owner is taken for dead; on its own machine that is seen at once
@@ -65,7 +65,7 @@ class _Sign:
     @property
     def is_dead(self) -> bool:
         """Whether the owner was a process of this machine that is no more."""
-        return self.machine == _machine() and _started(self.pid) != self.started
+        return self.machine == machine() and started(self.pid) not in (self.started, None)
 
 
 class Lease:
@@ -103,8 +103,9 @@ class Lease:
             self._ended.set()
             thread.join()
             try:
+                self.check()  # numbers begin again, so this one may be another's by now
                 self._files.remove(_address(self._folder, self._name, self._number))
-            except (OSError, PipelineError) as error:  # it becomes stale instead
+            except Exception as error:  # file systems raise what they like; it becomes stale instead
                 logger.debug("%s: not given up: %s", self._name, error)
 
     def _renew(self) -> None:
@@ -113,7 +114,7 @@ class Lease:
             try:
                 self.check()
                 self._files.overwrite(_address(self._folder, self._name, self._number), self._sign.data())
-            except (OSError, PipelineError) as error:  # a store that is away for a while; of a loss the holder learns by `check`
+            except Exception as error:  # a store that is away for a while; of a loss the holder learns by `check`
                 logger.debug("%s: not renewed: %s", self._name, error)
 
 
@@ -134,38 +135,42 @@ def _inherited(files: Files, folder: str, name: str) -> Lease | None:
 
 
 def _acquire(files: Files, folder: str, name: str) -> Lease:
-    sign = _Sign(uuid.uuid4().hex, _machine(), socket.gethostname(), os.getpid(), _started(os.getpid()))
+    sign = _Sign(uuid.uuid4().hex, machine(), socket.gethostname(), os.getpid(), started(os.getpid()) or "")
     seen: tuple[int, bytes | None] = (0, None)
-    seen_at = time.monotonic()
+    looked_at = seen_at = time.monotonic()
     told = False
     while True:
         newest = max(_numbers(files, folder, name), default=0)
         data = files.read(_address(folder, name, newest)) if newest else None
-        if (newest, data) != seen:
-            seen, seen_at = (newest, data), time.monotonic()
+        now = time.monotonic()
+        if (newest, data) != seen or now - looked_at > RENEW_SECONDS:  # who did not look for long cannot say that nothing came
+            seen, seen_at = (newest, data), now
+        looked_at = now
         owner = _Sign.read(data)
-        if not newest or (owner and owner.is_dead) or time.monotonic() - seen_at > STALE_SECONDS:
-            if newest:
-                logger.warning("%s: %s gave no sign any more; going on in its place", name, owner or "its owner")
-            if _take(files, folder, name, newest, sign):
+        if not newest or (owner and owner.is_dead) or now - seen_at > STALE_SECONDS:
+            if _take(files, folder, name, newest, data, sign):
+                if newest:
+                    logger.warning("%s: %s gave no sign any more; going on in its place", name, owner or "its owner")
                 return Lease(files, folder, name, newest + 1, sign)
-            continue
-        if owner and not told:
+        elif owner and not told:
             logger.info("%s: %s is at it; waiting", name, owner)
             told = True
         time.sleep(POLL_SECONDS)
 
 
-def _take(files: Files, folder: str, name: str, old: int, sign: _Sign) -> bool:
+def _take(files: Files, folder: str, name: str, old: int, data: bytes | None, sign: _Sign) -> bool:
     """Create the number after `old` and see that nobody else moved meanwhile; else step back.
 
     Lower numbers than `old` are of takers that were killed between the two steps below.
+
+    :param data: what `old` said when it was judged.
     """
     mine = _address(folder, name, old + 1)
     if not files.create(mine, sign.data()):
         return False
     numbers = sorted(_numbers(files, folder, name))
-    if [number for number in numbers if number >= max(old, 1)] != [*filter(None, [old]), old + 1]:
+    moved = [number for number in numbers if number >= max(old, 1)] != [*filter(None, [old]), old + 1]
+    if moved or (old and files.read(_address(folder, name, old)) != data):
         files.remove(mine)
         return False
     for number in numbers[:-1]:
@@ -182,7 +187,20 @@ def _numbers(files: Files, folder: str, name: str) -> list[int]:
     return [int(number) for known, _, number in parts if known == name and number.isdecimal()]
 
 
-def _machine() -> str:
+def holders(files: Files, folder: str) -> list[str]:
+    """Who holds a lease now; takes as long as two renewals where another machine's process may."""
+    names = files.children(folder)
+    before = {name: files.read(f"{folder}/{name}") for name in names}
+    signs = {name: sign for name, data in before.items() if (sign := _Sign.read(data)) and not sign.is_dead}
+    if any(sign.machine != machine() for sign in signs.values()):
+        time.sleep(2 * RENEW_SECONDS)
+    living = [
+        name for name, sign in signs.items() if sign.machine == machine() or files.read(f"{folder}/{name}") not in (before[name], None)
+    ]
+    return [f"{signs[name]} at {name.rpartition('.')[0]}" for name in living]
+
+
+def machine() -> str:
     """Where process ids mean the same: a boot of a machine, and within it a name space of processes."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
@@ -190,20 +208,20 @@ def _machine() -> str:
     return f"{boot.read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
 
 
-def _started(pid: int) -> str:
-    """When a process started, as the system counts it; empty where it is no more."""
+def started(pid: int) -> str | None:
+    """When a process started, as the system counts it; empty where it is no more, None where the system does not tell."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except FileNotFoundError:
-        return "" if Path("/proc/self").exists() else _alive(pid)
+    except OSError:  # it is no more, the system hides it, or has no such files
+        return None if _lives(pid) else ""
     return "" if state in "ZX" else rest[18]
 
 
-def _alive(pid: int) -> str:
+def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return ""
-    except PermissionError:
+        return False
+    except PermissionError:  # another user's
         pass
-    return "alive"
+    return True

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from . import lease
 from .errors import DamagedOutputError, PipelineError, SettingsError
+from .retries import RetryingFileSystem
 
 MANIFEST = "manifest.json"
 STAGING = ".staging"
@@ -93,11 +93,22 @@ def digest(data: bytes) -> str:
 
 def file_digest(address: str) -> str:
     """The sha256 of a file at any fsspec address, in hexadecimal."""
-    hasher = hashlib.sha256()
-    with fsspec.open(address, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+    fs, path = _file_system(address)
+
+    def hashed(fs: Any) -> str:
+        hasher = hashlib.sha256()
+        with fs.open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                hasher.update(chunk)
+        return hasher.hexdigest()
+
+    return fs.run(hashed) if isinstance(fs, RetryingFileSystem) else hashed(fs)
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """The file system at an address, patient where it is not local, and the path within it."""
+    fs, path = fsspec.url_to_fs(address)
+    return (fs if isinstance(fs, LocalFileSystem) else RetryingFileSystem(fs, address.rstrip("/"))), path
 
 
 def open_output(address: str) -> Output:
@@ -106,7 +117,11 @@ def open_output(address: str) -> Output:
     :raises PipelineError: there is no manifest.
     :raises DamagedOutputError: the manifest is unreadable, or a file is missing or of another size.
     """
-    fs, path = fsspec.url_to_fs(address)
+    fs, path = _file_system(address)
+    return _open(fs, path, address)
+
+
+def _open(fs: Any, path: str, address: str) -> Output:
     try:
         manifest = json.loads(fs.cat_file(f"{path}/{MANIFEST}"))
         files = {entry["name"]: entry["size"] for entry in manifest["files"]}
@@ -150,13 +165,14 @@ def _plain_refusals(root: str) -> Iterator[None]:
 
 def _sweep(parent: Path) -> None:
     """Delete what processes of this machine that are no more left in staging."""
-    for folder in parent.glob(f"{socket.gethostname()}-*-*"):
-        try:
-            os.kill(int(folder.name.split("-")[-2]), 0)
-        except ProcessLookupError:
+    for folder in parent.glob(f"{_machine()}-*-*-*"):
+        _, pid, begun, *_ = folder.name.split("-")
+        if pid.isdecimal() and lease.started(int(pid)) not in (begun, None):
             shutil.rmtree(folder, ignore_errors=True)
-        except (PermissionError, ValueError):
-            continue
+
+
+def _machine() -> str:
+    return digest(lease.machine().encode())[:12]
 
 
 class Store:
@@ -164,7 +180,7 @@ class Store:
 
     def __init__(self, root: str) -> None:
         try:
-            fs, path = fsspec.url_to_fs(root)
+            fs, path = _file_system(root)
         except (ImportError, ValueError) as error:
             raise SettingsError(f"BERT_STORE: {error}; wanted a folder, or an address that fsspec can open here") from error
         self._fs = fs
@@ -180,12 +196,11 @@ class Store:
 
         :raises DamagedOutputError: it was published but is no longer whole.
         """
-        if not self._fs.exists(f"{self.address(stage, key)}/{MANIFEST}"):
-            return None
-        return open_output(self.address(stage, key))
+        address = self.address(stage, key)
+        return _open(self._fs, address, address) if self._fs.exists(f"{address}/{MANIFEST}") else None
 
     def reuse(self, stage: str, key: str, *, verify: bool = False) -> Output | None:
-        """The published output if it is whole; a damaged one is withdrawn, with a warning.
+        """The published output if it is whole; a damaged one is withdrawn, with a warning. For whoever holds its lease.
 
         :param verify: compare digests, not only sizes.
         """
@@ -199,8 +214,8 @@ class Store:
             return None
         return found and replace(found, found=True)
 
-    def _whole(self, stage: str, key: str, verify: bool) -> Output | None:
-        """The published output if it is whole; a damaged one is left for whoever holds its lease."""
+    def whole(self, stage: str, key: str, *, verify: bool = False) -> Output | None:
+        """The published output if it is whole; a damaged one is left for whoever holds its lease to withdraw."""
         try:
             found = self.find(stage, key)
             if found is not None and verify:
@@ -211,7 +226,7 @@ class Store:
 
     def withdraw(self, stage: str, key: str) -> None:
         """Delete an output's manifest, so that nobody takes what is left for whole."""
-        self._fs.rm_file(f"{self.address(stage, key)}/{MANIFEST}")
+        self.remove(f"{self.address(stage, key)}/{MANIFEST}")
 
     def make(
         self,
@@ -229,7 +244,7 @@ class Store:
         :param recorded: noted in the manifest, not part of the key; read once the build is done.
         :param verify: compare digests, not only sizes, of an output that is found.
         """
-        if found := self._whole(recipe.stage, recipe.key, verify):
+        if found := self.whole(recipe.stage, recipe.key, verify=verify):
             return found
         with self.lease(recipe.stage, recipe.key) as held:
             if found := self.reuse(recipe.stage, recipe.key, verify=verify):  # whoever was at it has made it
@@ -246,17 +261,20 @@ class Store:
             yield held
 
     @contextmanager
-    def staging(self) -> Iterator[Path]:
+    def staging(self, *, sweep: bool = True) -> Iterator[Path]:
         """A local folder to build in, on the store's own disk where the store is local; gone afterwards.
 
+        :param sweep: delete what processes that were killed left there.
         :raises PipelineError: the disk is full, or the store may not be written to.
         """
         parent = Path(self.root) / STAGING if self.local_root else None
         with _plain_refusals(self.root):
             if parent:
                 parent.mkdir(parents=True, exist_ok=True)
-                _sweep(parent)
-            folder = Path(tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=parent))
+                if sweep:
+                    _sweep(parent)
+            own = f"{_machine()}-{os.getpid()}-{lease.started(os.getpid()) or 0}-"
+            folder = Path(tempfile.mkdtemp(prefix=own, dir=parent))
             try:
                 yield folder
             finally:
@@ -281,13 +299,13 @@ class Store:
         Where another process has published there meanwhile, its output stands.
         """
         if self._fs.exists(f"{address}/{MANIFEST}"):
-            return open_output(address)
+            return _open(self._fs, address, address)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         files = [{"name": name, "size": (folder / name).stat().st_size, "sha256": file_digest(str(folder / name))} for name in names]
         for name in names:
             self._put(folder / name, f"{address}/{name}")
         self.create(f"{address}/{MANIFEST}", json.dumps({**head, "files": files}, indent=1, allow_nan=False).encode())
-        return open_output(address)
+        return _open(self._fs, address, address)
 
     def children(self, address: str) -> list[str]:
         """The names of the entries below an address, sorted; none where the address does not exist."""
@@ -306,9 +324,8 @@ class Store:
 
     def delete(self, address: str) -> None:
         """Delete an output, its manifest first, so that it is never taken for whole while it goes."""
-        if self._fs.exists(f"{address}/{MANIFEST}"):
-            self._fs.rm_file(f"{address}/{MANIFEST}")
-        if self._fs.exists(address):
+        self.remove(f"{address}/{MANIFEST}")
+        with suppress(FileNotFoundError):
             self._fs.rm(address, recursive=True)
 
     @contextmanager
@@ -319,7 +336,12 @@ class Store:
             return
         with self.staging() as folder:
             for entry in output.manifest["files"]:
-                self._fs.get_file(output.file(entry["name"]), str(folder / entry["name"]))
+                copy = folder / entry["name"]
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(output.file(entry["name"]), str(copy))
+                if (found := copy.stat().st_size) != entry["size"]:
+                    address = output.file(entry["name"])
+                    raise DamagedOutputError(f"{address}: got {found} bytes, wanted {entry['size']}; the flow makes it again")
             yield folder
 
     def _put(self, source: Path, address: str) -> None:
@@ -335,10 +357,12 @@ class Store:
             try:
                 self._fs.pipe_file(address, data, mode="create")
             except FileExistsError:
-                return False
+                return self.read(address) == data  # ours, if it was created and the answer got lost on the way
+            except FileNotFoundError as error:
+                raise PipelineError(f"{self.root}: {error}; create it, or set BERT_STORE to another place") from error
             return True
         Path(address).parent.mkdir(parents=True, exist_ok=True)
-        with self.staging() as folder:
+        with self.staging(sweep=False) as folder:
             (folder / MANIFEST).write_bytes(data)
             try:
                 os.link(folder / MANIFEST, address)  # unlike open("x"), never visible half-written
@@ -352,7 +376,7 @@ class Store:
             self._fs.pipe_file(address, data)
             return
         Path(address).parent.mkdir(parents=True, exist_ok=True)
-        with self.staging() as folder:
+        with self.staging(sweep=False) as folder:
             (folder / MANIFEST).write_bytes(data)
             (folder / MANIFEST).replace(address)
 

@@ -41,7 +41,7 @@ _GRACE_SECONDS = 10.0
 _LONGEST_SECONDS = 1800.0  # an attempt
 
 Progress = tuple[int, int]
-"""Tasks that an attempt has finished, -1 before its flow began, and the step that its training has come to."""
+"""Stages that an attempt has finished, -1 before its flow began, and the step that its training has come to."""
 
 
 class FaultError(AssertionError):
@@ -124,7 +124,7 @@ class Attempt:
         lines = self.said().splitlines()
         if not any("Beginning flow run" in line for line in lines):
             return -1, 0
-        tasks = sum("Task run '" in line and " - Finished in state " in line for line in lines)
+        tasks = sum(bool(re.search(r"Task run '(?!find earlier|prepare).* - Finished in state ", line)) for line in lines)
         return tasks, self._step() if tasks == _TRAINING_BEGINS else 0
 
     def _step(self) -> int:
@@ -370,7 +370,7 @@ def check_registry(flow: Flow, steps: int) -> tuple[list[int], Counter[str]]:
 
 
 def markdown(report: Report, compared: dict[str, Any], twice: Sequence[int], runs: Counter[str], seconds: float) -> str:
-    """The table of EXPERIMENTS.md."""
+    """The outcome as a table."""
     files, hits = Counter(name.split("/")[0] for name in compared["files"]), Counter(report.hits)
     [weights] = (digest for name, digest in compared["files"].items() if name.startswith("run/"))
     rows = {

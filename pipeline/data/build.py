@@ -73,7 +73,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
 def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:
     """Find or make a set; one with a bucket that is missing or damaged is made again, which remakes that bucket."""
     shards = store.make(recipe, build, recorded=recorded)
-    if all(store.reuse("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
+    if all(store.whole("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
         return shards
     store.withdraw(recipe.stage, recipe.key)
     return store.make(recipe, build, recorded=recorded)

@@ -68,6 +68,8 @@ def take(address: str) -> Fingerprint | None:
 
 
 def _of_files(address: str) -> Facts:
+    if "::" in address:
+        raise _Untrusted("what stands in an archive has the time that its maker gave it")
     fs, path = fsspec.url_to_fs(address)
     fs.invalidate_cache(path)  # a listing from before would hide a change
     files = sources.folder_files(fs, path, address) if fs.isdir(path) else {"zip": [fs.info(path)]}
@@ -97,7 +99,9 @@ def _told_by_store(fs: Any, info: Facts) -> Facts:
     if not facts.keys() & _TAGS:
         for moment in facts.values():
             seconds = moment.timestamp() if isinstance(moment, datetime) else moment
-            if isinstance(seconds, int | float) and seconds == int(seconds):  # a clock that counts in seconds
+            if not isinstance(seconds, int | float):
+                raise _Untrusted(f"{info['name']}: a time of change that is text")
+            if seconds == int(seconds):  # a clock that counts in seconds
                 _refuse_unsettled(seconds, time.time(), info["name"])
     return {**facts, _CREATED: said.get(_CREATED), "name": info["name"], "size": info["size"]}
 

@@ -134,9 +134,9 @@ def kept_vocabulary(store: Store, key: str, settings: VocabularySettings) -> Out
 
     :raises CorpusError: it is not in the store, or was made with other settings.
     """
-    output = store.reuse(STAGE, key, verify=True)
+    output = store.whole(STAGE, key, verify=True)
     if output is None:
-        raise CorpusError(f"vocabulary_from: vocabulary {key} is not in {store.root}; run where it was made, or count words anew")
+        raise CorpusError(f"vocabulary_from: vocabulary {key} is not whole in {store.root}; run where it was made, or count words anew")
     asked = settings.for_key()
     if output.manifest["settings"] != asked:
         found = f"was made with {output.manifest['settings']}, these settings are {asked}"

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..errors import PipelineError
+from ..errors import PipelineError, StoreUnavailableError
 from ..storage import Store, open_output, verify_digests
 from ..tensors import save_tensors
 from .run import METRICS, RunSettings
@@ -56,6 +56,8 @@ class Checkpoints:
             try:
                 output = open_output(f"{self._root}/{name}")
                 verify_digests(output)
+            except StoreUnavailableError:  # which says nothing of the checkpoint
+                raise
             except PipelineError as error:
                 logger.warning("checkpoint %s is passed over: %s", name, error)
                 continue

@@ -58,7 +58,7 @@ def alone_at(run: RunSettings) -> Iterator[Lease | None]:
     if os.environ.get("RANK", "0") != "0":
         yield None
         return
-    with _locked(Path(run.work)), Store(run.store).lease(STAGE, run.key) as lease:
+    with Store(run.store).lease(STAGE, run.key) as lease, _locked(Path(run.work)):  # in the order of the flow and its child
         yield lease
 
 

@@ -7,7 +7,6 @@ function of (weights, optimizer, seed, step), so a run that was killed goes on f
 import hashlib
 import logging
 import platform
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,12 @@ class Trainer:
         self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
         self.order = Order(len(self.train), run.training.batch_size, run.training.seed)
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
-        self.model = BertForPretraining(run.shape)
-        if run.encoder:
-            self.model.load_state_dict(_encoder_weights(run))
-        self.model.to(world.device)
+        self.model = BertForPretraining(run.shape).to(world.device)
         self.optimizer = make_optimizer(self.model, run.training)
         self.checkpoints = Checkpoints(run)
         self.step, lines = self.checkpoints.load(self.model, self.optimizer)
+        if run.encoder and not self.step:
+            self.model.load_state_dict(_encoder_weights(run))
         world.wait()  # every rank has read the same checkpoint
         if world.writes:
             self.checkpoints.delete_after(self.step)
@@ -205,7 +203,7 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
     def build(folder: Path) -> dict[str, Any]:
         save_tensors(folder / WEIGHTS, trainer.model.state_dict())
         (folder / METRICS).write_text(metrics.text(), "utf-8")
-        shutil.copyfile(Path(run.work) / FILE, folder / FILE)
+        (folder / FILE).write_text(run.text(), "utf-8")
         names = ("mlm_loss_mean", "next_sentence_loss_mean", "pairs_per_second", "seconds", "pairs")
         return {
             "steps": trainer.step,

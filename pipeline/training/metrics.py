@@ -21,7 +21,9 @@ class Metrics:
 
     def __init__(self, path: Path, lines: Sequence[str] = ()) -> None:
         self._path = path
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        aside = path.with_suffix(".new")
+        aside.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        aside.replace(path)  # another file, by which whoever follows it knows that it begins anew
         self._pending: list[tuple[int, Tensor, float, int]] = []
         rows = [json.loads(line) for line in lines]
         steps = [row for row in rows if row["kind"] == "train"]

@@ -5,6 +5,7 @@ or another. The decision that matters: the run's key names its outcome, so it ho
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,10 @@ class RunSettings:
     def key(self) -> str:
         return self.recipe.key
 
+    def text(self) -> str:
+        """The file's text."""
+        return json.dumps(asdict(self), indent=1)
+
     @property
     def shape(self) -> EncoderShape:
         return EncoderShape(vocab_size=self.vocabulary_size, **self.model.as_dict())
@@ -84,7 +89,9 @@ def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: 
     )
     run = replace(run, work=str(work.absolute() / run.key))
     Path(run.work).mkdir(parents=True, exist_ok=True)
-    (Path(run.work) / FILE).write_text(json.dumps(asdict(run), indent=1), "utf-8")
+    aside = Path(run.work) / f"{FILE}.{os.getpid()}"
+    aside.write_text(run.text(), "utf-8")
+    aside.replace(Path(run.work) / FILE)  # whole, for whoever reads it now
     return run
 
 

@@ -1,6 +1,7 @@
 """`pretrain-bert clean`: what the registry knows stays whole, the rest goes, and in doubt nothing does."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -64,6 +65,7 @@ def _make_old(root: Path) -> None:
     for path in root.glob(f"*/*/{MANIFEST}"):
         manifest = json.loads(path.read_text())
         manifest["recorded"]["created"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 30 * DAY))
+        manifest["recorded"].setdefault("source", str(root))
         path.write_text(json.dumps(manifest))
 
 
@@ -147,12 +149,30 @@ def test_without_yes_nothing_is_removed(tidied: Tidied, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("started", "ended", "days", "stays"),
-    [(20, None, 0, True), (20, 3, 7, True), (3, 3, 7, True), (20, 3, 2, False), (0, 0, 0, False)],
+    [(20, None, 7, False), (3, None, 7, True), (20, 3, 7, True), (3, 3, 7, True), (20, 3, 2, False), (0, 0, 0, False)],
 )
-def test_a_run_counts_while_it_runs_and_for_some_days(tidied: Tidied, started: float, ended: float | None, days: int, stays: bool) -> None:
+def test_a_run_counts_for_some_days_from_its_start_and_its_end(
+    tidied: Tidied, started: float, ended: float | None, days: int, stays: bool
+) -> None:
     tidied.log_run(tidied.other, started=started, ended=ended)
     assert clean("--days", str(days), "--yes") == 0
     assert [name.partition("/")[0] for name in tidied.left()] == sorted(OTHER) * stays
+
+
+def test_nothing_is_removed_while_an_output_is_being_made(tidied: Tidied, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tidied.files()
+    with Store(str(tidied.root)).lease("shards", "0" * 20):
+        assert clean("--days", "0", "--yes") == 1
+        assert f"in use by process {os.getpid()} on " in capsys.readouterr().err
+        assert clean("--days", "0") == 0, "to show does no harm"
+    assert tidied.files() == before
+
+
+def test_a_shared_store_wants_the_registry_of_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("BERT_STORE", "memory://shared")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert clean("--yes") == 1
+    assert capsys.readouterr().err.startswith("error: MLFLOW_TRACKING_URI: got none, wanted the registry of all that use memory://shared")
 
 
 def test_all_pages_of_the_registry_are_read(tidied: Tidied, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_a_registry_that_cannot_be_reached_is_one_line(monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RegistryError, match=r"^MLflow at http://127.0.0.1:9: .*check that it runs") as caught:
-        registry.start_run("x", {}, {})
+        registry.start_run("x", {}, {"run_key": "abc"})
     assert "\n" not in str(caught.value)
 
 

@@ -79,7 +79,7 @@ def test_a_run_whose_worker_died_is_marked_and_goes_on_when_run_again(stack: Sta
     assert "goes on from the last checkpoint" in state["message"]
     done = run_deployment(stack, LONG | {"corpus": corpus})
     assert done.returncode == 0, done.stdout + done.stderr
-    again = stack.ask("flow_runs/filter", {"flows": {"name": {"any_": [automations.FLOW]}}, "sort": "START_TIME_DESC"})[0]["id"]
+    again = stack.ask("flow_runs/filter", {"flows": {"name": {"any_": ["pretrain-bert"]}}, "sort": "START_TIME_DESC"})[0]["id"]
     assert again != abandoned
     assert any("going on from the checkpoint" in line for line in stack.said(again)), stack.said(again)
     steps = [entry.step for entry in MlflowClient(stack.mlflow).get_metric_history(mlflow_run(stack, corpus), "train/mlm_loss")]
@@ -95,7 +95,7 @@ def mlflow_run(stack: Stack, corpus: str) -> str:
 
 def test_automations_are_brought_once_and_change_with_their_definition(stack: Stack, abandoned: str) -> None:
     def known() -> list[dict[str, Any]]:
-        return sorted((entry for entry in stack.ask("automations/filter", {}) if entry["name"].endswith(automations.FLOW)), key=str)
+        return sorted((entry for entry in stack.ask("automations/filter", {}) if entry["name"].endswith("of pretrain-bert")), key=str)
 
     assert stack.act("up").returncode == 0  # the fixture's had another number of seconds
     before = known()
@@ -120,7 +120,14 @@ def test_a_run_that_nobody_cancels_is_marked(stack: Stack, corpus: str) -> None:
     assert stack.act("up").returncode == 0
 
 
+def test_automations_without_a_server_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert automations.main() == 1
+    assert capsys.readouterr().err.startswith("error: PREFECT_API_URL: got none")
+
+
 def test_a_silence_shorter_than_a_heartbeat_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     for text in ("30", "0", "-1", "soon"):
         monkeypatch.setenv(automations.STALE, text)
         assert automations.main() == 1

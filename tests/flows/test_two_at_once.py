@@ -37,7 +37,7 @@ def test_two_at_once_do_the_work_once_and_register_once(tmp_path: Path, text: Ca
 
     other = f"sqlite:///{tmp_path}/other.db"
     elsewhere = run(store, corpus, "one", MLFLOW_TRACKING_URI=other)
-    (printed,) = [elsewhere.communicate(timeout=200)[0]]
+    printed = elsewhere.communicate(timeout=200)[0]
     assert elsewhere.returncode == 0, printed
     assert "Task run 'train' - Finished in state Cached" in printed
     (version,) = MlflowClient(other).search_model_versions("name = 'bert-tiny-twice'")

@@ -1,6 +1,6 @@
 """Versions of a name, what a run builds on, and the curve of a run that was killed and went on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from flows import registry, versions
 from flows.metrics import Curve, send_gently
 from flows.places import tracking_uri
 from flows.versions import Earlier, find_earlier, link_tags
-from pipeline.data.change import Change
 from pipeline.errors import RegistryError
+from pipeline.storage import Output, Store
 
 NAME = "bert-test"
 
@@ -85,14 +85,24 @@ def test_more_versions_than_a_page_holds_come_newest_first(client: MlflowClient,
     assert [version.number for version in versions.newest_first(NAME)] == ["3", "2", "1"]
 
 
-def test_a_link_says_what_changed_as_far_as_that_is_known(client: MlflowClient) -> None:
-    newest = versions.at(f"models:/{NAME}/3")
-    assert link_tags(newest, {"tokens": "2990"}, Change(10, 11, 2, 1)) == {
+def test_a_link_says_what_changed_as_far_as_that_is_known(client: MlflowClient, publish: Callable[..., Output], tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    old, new = (publish(store, text) for text in ("one . two . \n", "one . two . \nthree . four . \n"))
+    before = registry.Version(NAME, "3", "run", {"corpus_key": old.key, "tokens": "3000"})
+    assert link_tags(store, before, {"corpus_key": new.key, "tokens": "2990"}) == {
         "previous_version": "3",
-        "change_documents": "10 to 11: 2 came, 1 went",
+        "change_documents": "1 to 2: 1 came, 0 went",
         "change_tokens": "3,000 to 2,990 (-10)",
     }
-    assert link_tags(versions.at("models:/by-hand/1"), {"tokens": "5"}, None) == {"previous_version": "1"}
+    (Path(old.address) / "train.tokens").unlink()
+    assert "change_documents" not in link_tags(store, before, {"corpus_key": new.key}), "a damaged one says nothing"
+    assert link_tags(store, versions.at("models:/by-hand/1"), {"tokens": "5"}) == {"previous_version": "1"}
+    assert link_tags(store, None, {"tokens": "5"}) == {}
+
+
+def test_a_text_that_is_again_what_it_was_is_known(client: MlflowClient) -> None:
+    found = [versions.trained_on(NAME, text) for text in "abc"]
+    assert [version and version.number for version in found] == ["1", "3", None]
 
 
 def row(kind: str, step: int) -> dict[str, Any]:

@@ -76,8 +76,9 @@ def test_a_process_that_got_a_dead_owners_id_is_not_taken_for_it(tmp_path: Path)
     with store.lease("run", "abc") as held:
         sign = held._sign
     store.create(f"{tmp_path}/leases/run-abc.1", replace(sign, started="1").data())
+    began = time.monotonic()
     with store.lease("run", "abc"):
-        pass
+        assert time.monotonic() - began < lease.STALE_SECONDS / 3
 
 
 def test_waiting_says_for_whom_and_ends_when_it_is_given_up(quick: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,10 +178,31 @@ def test_what_takers_left_that_were_killed_blocks_nobody(tmp_path: Path) -> None
         sign = replace(held._sign, started="1")
     for number in (3, 4, 6):
         store.create(f"{tmp_path}/leases/run-abc.{number}", sign.data())
+    began = time.monotonic()
     with store.lease("run", "abc") as held:
         held.check()
+        assert time.monotonic() - began < lease.STALE_SECONDS / 3
         assert store.children(f"{tmp_path}/leases") == ["run-abc.7"]
     assert not store.children(f"{tmp_path}/leases")
+
+
+def test_who_comes_back_too_late_leaves_the_new_owners_lease_alone(tmp_path: Path) -> None:
+    """Numbers begin again once all have given up, so the same one may be somebody else's."""
+    store = Store(str(tmp_path))
+    with store.lease("run", "abc") as late:
+        store.remove(f"{tmp_path}/leases/run-abc.1")
+        other = replace(late._sign, owner="another")
+        store.create(f"{tmp_path}/leases/run-abc.1", other.data())
+    assert store.read(f"{tmp_path}/leases/run-abc.1") == other.data()
+
+
+def test_holders_are_those_that_live(quick: None, tmp_path: Path) -> None:
+    store, folder = Store(str(tmp_path)), f"{tmp_path}/leases"
+    assert lease.holders(store, folder) == []
+    with store.lease("run", "abc") as held:
+        for name, sign in (("dead", replace(held._sign, started="1")), ("far", replace(held._sign, machine="another", host="far"))):
+            store.create(f"{folder}/run-{name}.1", sign.data())
+        assert [entry.partition(" at ")[2] for entry in lease.holders(store, folder)] == ["run-abc"]
 
 
 def test_other_names_do_not_wait(tmp_path: Path) -> None:

@@ -40,5 +40,5 @@ def test_a_kept_vocabulary_is_the_one_that_was_made(tmp_path: Path, publish: Cal
     with pytest.raises(CorpusError, match=f"vocabulary {made.key} was made with {{'min_count': 1}}, these settings are {{'min_count': 2}}"):
         kept_vocabulary(store, made.key, VocabularySettings(min_count=2))
     store.withdraw("vocabulary", made.key)
-    with pytest.raises(CorpusError, match=f"vocabulary {made.key} is not in {tmp_path}"):
+    with pytest.raises(CorpusError, match=f"vocabulary {made.key} is not whole in {tmp_path}"):
         kept_vocabulary(store, made.key, settings)
