@@ -205,23 +205,23 @@ class Store:
         :param verify: compare digests, not only sizes.
         """
         try:
-            found = self.find(stage, key)
-            if found is not None and verify:
-                verify_digests(found)
+            return self._checked(stage, key, verify)
         except DamagedOutputError as error:
             logger.warning("%s/%s is damaged and is made again: %s", stage, key, error)
             self.withdraw(stage, key)
             return None
-        return found and replace(found, found=True)
 
     def whole(self, stage: str, key: str, *, verify: bool = False) -> Output | None:
         """The published output if it is whole; a damaged one is left for whoever holds its lease to withdraw."""
         try:
-            found = self.find(stage, key)
-            if found is not None and verify:
-                verify_digests(found)
+            return self._checked(stage, key, verify)
         except DamagedOutputError:
             return None
+
+    def _checked(self, stage: str, key: str, verify: bool) -> Output | None:
+        found = self.find(stage, key)
+        if found is not None and verify:
+            verify_digests(found)
         return found and replace(found, found=True)
 
     def withdraw(self, stage: str, key: str) -> None:
@@ -313,7 +313,7 @@ class Store:
             if self.local_root:  # fsspec looks at each entry, and one that vanishes meanwhile would be taken for the folder
                 with _plain_refusals(self.root):
                     return sorted(path.name for path in Path(address).iterdir())
-            return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(address, detail=False, refresh=True))
+            return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(address, detail=False))
         except FileNotFoundError:
             return []
 
