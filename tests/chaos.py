@@ -208,9 +208,11 @@ class Moment:
         """Wait for the moment. Returns whether the command still runs then."""
         reached = None
         while attempt.running():
-            if reached is None and attempt.progress() >= self.progress:
+            progress = attempt.progress()
+            if reached is None and progress >= self.progress:
                 reached = time.monotonic()
-            if attempt.flow.finished(self.stage) or (reached is not None and time.monotonic() - reached >= self.seconds):
+            passed = attempt.flow.finished(self.stage) or progress[0] > self.progress[0]
+            if passed or (reached is not None and time.monotonic() - reached >= self.seconds):
                 return True
             time.sleep(_TICK)
         return False
