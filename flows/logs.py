@@ -23,9 +23,12 @@ def error_log() -> Path:
 
 
 def write_traceback(error: BaseException) -> None:
-    """Append an error with its traceback to the file."""
-    error_log().parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(error_log())
+    """Append an error with its traceback to the file; where that cannot be, the error is what matters."""
+    try:
+        error_log().parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(error_log())
+    except OSError:  # the same full disk or missing permission, most likely
+        return
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     handler.emit(logging.LogRecord("errors", logging.ERROR, "", 0, str(error), None, (type(error), error, error.__traceback__)))
     handler.close()

@@ -29,7 +29,7 @@ from pipeline.settings import (
 )
 from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
-from pipeline.training.run import STAGE, RunSettings, read_metrics, write_run
+from pipeline.training.run import STAGE, RunSettings, plan_run, read_metrics
 
 from . import launch, logs, registry, reports, versions
 from .metrics import Curve, send_gently
@@ -62,10 +62,10 @@ def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_st
 
 
 @stage("vocabulary")
-def vocabulary(corpus: Output, preset: Preset, kept: str | None) -> Output:
+def vocabulary(corpus: Output, preset: Preset, earlier: Earlier) -> Output:
     """Count words, or keep the vocabulary that an earlier version has."""
-    settings = preset.vocabulary
-    output = kept_vocabulary(store(), kept, settings) if kept else build_vocabulary(store(), corpus, settings)
+    settings, key = preset.vocabulary, earlier.vocabulary_key
+    output = kept_vocabulary(store(), key, settings, earlier.vocabulary_corpus_key) if key else build_vocabulary(store(), corpus, settings)
     return ended(output, output)
 
 
@@ -84,7 +84,7 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
 def prepare(preset: Preset, training: Output, held_out: Output, encoder_key: str | None) -> RunSettings:
     """Put the run together, and see that an encoder that it starts from fits."""
     start = find_encoder(store(), encoder_key) if encoder_key else None
-    return write_run(store(), preset, training, held_out, artifacts() / "work", start)
+    return plan_run(store(), preset, training, held_out, artifacts() / "work", start)
 
 
 @stage("train", asks_registry=True)
@@ -96,6 +96,7 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
         run_id = registry.start_run(name, params, tags, datasets)
+        run.save()
         try:
             launch.train(run, get_run_logger().info, _watcher(run, run_id), lease=lease.token)
         except BaseException as error:
@@ -103,6 +104,8 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
                 lease.check()  # else it is the run of whoever has taken it over
                 registry.end_run(run_id, error)
             raise
+        with suppress(RegistryError):  # the registration does so too
+            registry.end_run(run_id)
         finished = store().find(STAGE, run.key)
         assert finished is not None
         return ended(finished, finished)
@@ -210,20 +213,21 @@ def pretrain_bert(
         .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})
         .override(vocabulary=vocabulary_settings, shards=shard_settings, model=model_settings, training=training_settings)
     )
-    # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
-    text = fetch(corpus, sample_without_network and model_name is None)
-    name = model_name or default_name(preset, text.name)
-    earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
-    words = vocabulary(text.output, recipe, earlier.vocabulary_key)
-    training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
-    run = prepare(recipe, training, held_out, earlier.encoder_key)
-    tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
-    params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
-    trained = train(run, params, tags, name)
-    encoder = export(trained, words, text.output)
-    reports.show_built([text.output, words, training, held_out, trained, encoder])
-    registered = register(name, encoder, trained, params, tags, earlier.newest)
-    return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
+    with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
+        # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
+        text = fetch(corpus, sample_without_network and model_name is None)
+        name = model_name or default_name(preset, text.name)
+        earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
+        words = vocabulary(text.output, recipe, earlier)
+        training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
+        run = prepare(recipe, training, held_out, earlier.encoder_key)
+        tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
+        params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
+        trained = train(run, params, tags, name)
+        encoder = export(trained, words, text.output)
+        reports.show_built([text.output, words, training, held_out, trained, encoder])
+        registered = register(name, encoder, trained, params, tags, earlier.newest)
+        return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 
 def _run_tags(run: RunSettings, training: Output) -> dict[str, str]:

@@ -27,6 +27,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
+from sqlalchemy.exc import SQLAlchemyError
 
 import pipeline
 from pipeline.data.download import without_credentials
@@ -78,20 +79,30 @@ def connect() -> Iterator[MlflowClient]:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tracking_uri())
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # tells of each try
     disable_logging()  # each registration is told on standard error otherwise
     try:
         _make_database()
         yield MlflowClient()
     except MlflowException as error:
         shown = without_credentials(tracking_uri())
-        reason = (str(error).splitlines() or [type(error).__name__])[0].replace(tracking_uri(), shown)
+        reason = _reason(error).replace(tracking_uri(), shown)
         message = f"MLflow at {shown}: {reason}"
         if error.error_code not in _AWAY:
             raise RegistryError(message) from error
-        hint = "check that it runs, or unset MLFLOW_TRACKING_URI to use artifacts/mlflow.db"
+        ours = tracking_uri() == mlflow_database()
+        hint = "check that it can be written" if ours else "check that it runs, or unset MLFLOW_TRACKING_URI to use a database here"
         raise RegistryUnavailableError(f"{message}; {hint}") from error
+    except SQLAlchemyError as error:  # a database that is damaged, or no database
+        raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {str(error).splitlines()[0]}") from error
     except ImportError as error:  # of a database's or a store's driver
         raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {error}; install it into .venv") from error
+
+
+def _reason(error: MlflowException) -> str:
+    """The line that says what is wrong, without the request's address and the database's advice."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next((line for line in lines if not line.startswith("(raised as a result")), lines[0]).partition(" with url: ")[0]
 
 
 def _make_database() -> None:

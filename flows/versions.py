@@ -1,7 +1,8 @@
 """Registered versions of a name: which came before, and what an earlier one was made from.
 
 In: a model's name or a version's address. Out: versions with their tags. The decision that matters: the version before is
-the newest that was trained on another text, so that the same run, run again, finds the same one and thus itself.
+the newest that was trained on another text, so that the same run, run again before another text is trained, finds the same
+one and thus itself.
 """
 
 import re
@@ -35,6 +36,11 @@ class Earlier:
     @property
     def vocabulary_key(self) -> str | None:
         return _tag(self.vocabulary, "vocabulary_key") if self.vocabulary else None
+
+    @property
+    def vocabulary_corpus_key(self) -> str | None:
+        """The corpus of the version whose vocabulary is kept."""
+        return self.vocabulary.tags.get("corpus_key") if self.vocabulary else None
 
     @property
     def encoder_key(self) -> str | None:

@@ -62,7 +62,8 @@ def watch_corpus(
     name = model_name or default_name(preset, text.name)
     known, newest = find_versions(name, text.output.key)
     if known:
-        return _say(f"nothing changed: {known.uri} was trained on this text, corpus {text.output.key}")
+        later = f"; {newest.uri}, the newest, was trained on another" if newest and newest.number != known.number else ""
+        return _say(f"nothing changed: {known.uri} was trained on this text, corpus {text.output.key}{later}")
     parameters = {"corpus": corpus or WIKITEXT, "model_name": name, "vocabulary_from": vocabulary_from, "warm_start": warm_start}
     event = emit_event(
         CHANGED,

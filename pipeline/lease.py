@@ -152,8 +152,8 @@ def _acquire(files: Files, folder: str, name: str) -> Lease:
                 if newest:
                     logger.warning("%s: %s gave no sign any more; going on in its place", name, owner or "its owner")
                 return Lease(files, folder, name, newest + 1, sign)
-        elif owner and not told:
-            logger.info("%s: %s is at it; waiting", name, owner)
+        elif not told:
+            logger.info("%s: %s is at it; waiting", name, owner or "an unknown process")
             told = True
         time.sleep(POLL_SECONDS)
 

@@ -128,7 +128,7 @@ def _open(fs: Any, path: str, address: str) -> Output:
     except FileNotFoundError:
         raise PipelineError(f"{address}: no {MANIFEST} here, so no finished output; run the stage that makes it") from None
     except (ValueError, KeyError, TypeError) as error:
-        todo = "delete the folder and run the flow again"
+        todo = "the flow makes it again"
         raise DamagedOutputError(f"{address}/{MANIFEST}: not a readable manifest ({error}); {todo}") from error
     for name, size in files.items():
         try:

@@ -17,7 +17,7 @@ from pipeline.data.vocabulary import build_vocabulary
 from pipeline.export import export_encoder
 from pipeline.settings import Preset, load_preset
 from pipeline.storage import Output, Recipe, Store, digest
-from pipeline.training.run import RunSettings, write_run
+from pipeline.training.run import RunSettings, plan_run
 
 _TEXT = "a crane is flying driver came he just left the river over old bridge under blue sky and saw many small birds near water"
 WORDS = _TEXT.split()
@@ -86,7 +86,7 @@ class Built:
 
     def write_run(self, work: Path, **training: Any) -> RunSettings:
         """A run on these shards with some training settings replaced."""
-        return write_run(self.store, self.preset.override(training=training), self.train, self.valid, work)
+        return plan_run(self.store, self.preset.override(training=training), self.train, self.valid, work).save()
 
 
 def build(store: Store, corpus: Output, preset: Preset) -> Built:

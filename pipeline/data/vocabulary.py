@@ -115,7 +115,7 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
 
     :raises CorpusError: no word is seen often enough.
     """
-    recipe = Recipe(STAGE, FORMAT, settings.for_key(), {"corpus": corpus.key})
+    recipe = _recipe(settings, corpus.key)
 
     def build(folder: Path) -> dict[str, Any]:
         counts, tokens = _count_words(corpus.file("train.tokens"))
@@ -129,12 +129,15 @@ def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings)
     return store.make(recipe, build, verify=True)
 
 
-def kept_vocabulary(store: Store, key: str, settings: VocabularySettings) -> Output:
+def kept_vocabulary(store: Store, key: str, settings: VocabularySettings, corpus_key: str | None = None) -> Output:
     """The vocabulary of an earlier corpus, kept for another.
 
+    :param corpus_key: where the vocabulary is gone, it is made again from this corpus, if that is what it was made from.
     :raises CorpusError: it is not in the store, or was made with other settings.
     """
     output = store.whole(STAGE, key, verify=True)
+    if output is None and corpus_key and _recipe(settings, corpus_key).key == key and (corpus := store.whole("corpus", corpus_key)):
+        return build_vocabulary(store, corpus, settings)
     if output is None:
         raise CorpusError(f"vocabulary_from: vocabulary {key} is not whole in {store.root}; run where it was made, or count words anew")
     asked = settings.for_key()
@@ -142,6 +145,10 @@ def kept_vocabulary(store: Store, key: str, settings: VocabularySettings) -> Out
         found = f"was made with {output.manifest['settings']}, these settings are {asked}"
         raise CorpusError(f"vocabulary_from: vocabulary {key} {found}; give the same settings, or count words anew")
     return output
+
+
+def _recipe(settings: VocabularySettings, corpus_key: str) -> Recipe:
+    return Recipe(STAGE, FORMAT, settings.for_key(), {"corpus": corpus_key})
 
 
 def _why_empty(counts: Mapping[str, int], min_count: int) -> str:

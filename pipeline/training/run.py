@@ -8,7 +8,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 
@@ -57,6 +57,14 @@ class RunSettings:
     def key(self) -> str:
         return self.recipe.key
 
+    def save(self) -> Self:
+        """Write `run.json` into the work folder."""
+        Path(self.work).mkdir(parents=True, exist_ok=True)
+        aside = Path(self.work) / f"{FILE}.{os.getpid()}"
+        aside.write_text(self.text(), "utf-8")
+        aside.replace(Path(self.work) / FILE)  # whole, for whoever reads it now
+        return self
+
     def text(self) -> str:
         """The file's text."""
         return json.dumps(asdict(self), indent=1)
@@ -66,8 +74,8 @@ class RunSettings:
         return EncoderShape(vocab_size=self.vocabulary_size, **self.model.as_dict())
 
 
-def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path, encoder: Output | None = None) -> RunSettings:
-    """Put a run together and write its `run.json`.
+def plan_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path, encoder: Output | None = None) -> RunSettings:
+    """Put a run together; `save` writes its `run.json`.
 
     :param train: the shard set of the training split. :param valid: that of the held-out split.
     :param work: local folder under which the run gets one of its own.
@@ -87,12 +95,7 @@ def write_run(store: Store, preset: Preset, train: Output, valid: Output, work: 
         model=preset.model,
         training=preset.training,
     )
-    run = replace(run, work=str(work.absolute() / run.key))
-    Path(run.work).mkdir(parents=True, exist_ok=True)
-    aside = Path(run.work) / f"{FILE}.{os.getpid()}"
-    aside.write_text(run.text(), "utf-8")
-    aside.replace(Path(run.work) / FILE)  # whole, for whoever reads it now
-    return run
+    return replace(run, work=str(work.absolute() / run.key))
 
 
 def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output) -> None:

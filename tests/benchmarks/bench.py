@@ -24,7 +24,7 @@ from pipeline.data.corpus import fetch_corpus
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.settings import load_preset
 from pipeline.storage import Store
-from pipeline.training.run import write_run
+from pipeline.training.run import plan_run
 
 HERE = Path(__file__).parent
 PEERS = Path("artifacts/peers")
@@ -56,7 +56,7 @@ def own_training(built: tuple[Store, Any, Any], steps: int, folder: Path) -> dic
     """Our training in a child, pairs/s after a warm-up."""
     store, train, valid = built
     preset = load_preset("tiny").override(training={"steps": steps, "log_every": 1, "device": "cpu", "checkpoint_every_seconds": 0.0})
-    run = write_run(store, preset, train, valid, folder)
+    run = plan_run(store, preset, train, valid, folder).save()
     subprocess.run([sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"], check=True, stdout=subprocess.DEVNULL)
     rows = [json.loads(line) for line in (Path(run.work) / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["kind"] == "train"]

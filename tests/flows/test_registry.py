@@ -204,3 +204,12 @@ def test_tables_have_a_row_for_each_text(registered: Registered) -> None:
     samples, _ = sample_encodings(Encoder.load(registered.encoder.address))
     columns: dict[str, list[Any]] = reports.samples_table(samples)
     assert {len(column) for column in columns.values()} == {2}
+
+
+def test_a_database_that_is_none_is_one_line_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BERT_STORE", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(RegistryError, match=r"mlflow.db: .*file is not a database") as caught:
+        registry.start_run("x", {}, {"run_key": "abc"})
+    assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from pipeline.data.corpus import fetch_corpus
 from pipeline.data.vocabulary import Vocabulary, build_vocabulary
 from pipeline.export import export_encoder
 from pipeline.storage import Store, digest
-from pipeline.training.run import read_metrics, write_run
+from pipeline.training.run import plan_run, read_metrics
 
 LINES = [f" crane {i} is flying over w{i % 7} . he left x{i % 5} and came . they saw y{i % 3} \n" for i in range(60)]
 
@@ -32,7 +32,7 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     corpus = fetch_corpus(store, str(tmp_path / "own")).output
     vocabulary = build_vocabulary(store, corpus, small_preset.vocabulary)
     shards = {split: build_shards(store, corpus, vocabulary, split, small_preset.shards) for split in ("train", "valid")}
-    settings = write_run(store, small_preset.override(training={"steps": 2}), shards["train"], shards["valid"], tmp_path / "work")
+    settings = plan_run(store, small_preset.override(training={"steps": 2}), shards["train"], shards["valid"], tmp_path / "work").save()
     done = train(settings)
     assert done.returncode == 0, done.stderr
     run = store.find("run", settings.key)

@@ -42,3 +42,14 @@ def test_a_kept_vocabulary_is_the_one_that_was_made(tmp_path: Path, publish: Cal
     store.withdraw("vocabulary", made.key)
     with pytest.raises(CorpusError, match=f"vocabulary {made.key} is not whole in {tmp_path}"):
         kept_vocabulary(store, made.key, settings)
+
+
+def test_a_kept_vocabulary_that_is_gone_is_made_again_from_its_corpus(tmp_path: Path, publish: Callable[..., Output]) -> None:
+    store, settings = Store(str(tmp_path)), VocabularySettings(min_count=1)
+    corpus, other = publish(store, "".join(LINES)), publish(store, "another . text . \n")
+    made = build_vocabulary(store, corpus, settings)
+    store.withdraw("vocabulary", made.key)
+    with pytest.raises(CorpusError, match="is not whole"):
+        kept_vocabulary(store, made.key, settings, other.key)
+    again = kept_vocabulary(store, made.key, settings, corpus.key)
+    assert (again.key, again.manifest["files"]) == (made.key, made.manifest["files"])

@@ -21,7 +21,7 @@ from pipeline.export import export_encoder
 from pipeline.settings import VocabularySettings
 from pipeline.shards import SHARD, read_shards
 from pipeline.storage import MANIFEST
-from pipeline.training.run import write_run
+from pipeline.training.run import plan_run
 
 
 def metrics(run) -> list[dict]:
@@ -201,7 +201,7 @@ def test_a_warm_start_goes_on_from_the_encoders_weights(small_built, train, tmp_
     settings = {"steps": 2, "learning_rate": 1e-9}
     preset = small_built.preset.override(training=settings)
     cold = small_built.write_run(tmp_path / "cold", **settings)
-    warm = write_run(small_built.store, preset, small_built.train, small_built.valid, tmp_path / "warm", encoder)
+    warm = plan_run(small_built.store, preset, small_built.train, small_built.valid, tmp_path / "warm", encoder).save()
     assert warm.key != cold.key and warm.inputs["encoder"] == encoder.key
     assert train(cold).returncode == train(warm).returncode == 0
     assert losses(cold)[0][1] - losses(warm)[0][1] > 0.5
@@ -216,17 +216,17 @@ def test_a_warm_start_with_another_vocabulary_or_shape_is_refused_with_both(smal
     store, preset = small_built.store, small_built.preset
     wider = preset.override(model={"hidden_size": 32})
     with pytest.raises(TrainingError, match=rf"encoder {encoder.key} has hidden_size 16 \(wanted 32\)"):
-        write_run(store, wider, small_built.train, small_built.valid, tmp_path / "wider", encoder)
+        plan_run(store, wider, small_built.train, small_built.valid, tmp_path / "wider", encoder).save()
     words = build_vocabulary(store, small_built.corpus, VocabularySettings(min_count=1))
     shards = [build_shards(store, small_built.corpus, words, split, preset.shards) for split in ("train", "valid")]
     with pytest.raises(TrainingError, match=f"has vocabulary {small_built.vocabulary.key}, the shards .* have {words.key}"):
-        write_run(store, preset, *shards, tmp_path / "words", encoder)
+        plan_run(store, preset, *shards, tmp_path / "words", encoder).save()
     assert not (tmp_path / "wider").exists() and not (tmp_path / "words").exists()
 
 
 def test_a_damaged_encoder_stops_a_warm_start(small_built, train, tmp_path: Path) -> None:
     encoder = trained_encoder(small_built, train, tmp_path / "first", steps=1)
-    run = write_run(small_built.store, small_built.preset, small_built.train, small_built.valid, tmp_path / "warm", encoder)
+    run = plan_run(small_built.store, small_built.preset, small_built.train, small_built.valid, tmp_path / "warm", encoder).save()
     weights = Path(encoder.address) / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
