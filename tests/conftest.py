@@ -23,13 +23,6 @@ _TEXT = "a crane is flying driver came he just left the river over old bridge un
 WORDS = _TEXT.split()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several test processes, one runs all files that use the servers; other files go where there is time."""
-    with_servers = {item.path for item in items if "stack" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("servers" if item.path in with_servers else str(item.path)))
-
-
 @pytest.fixture(scope="session")
 def wikitext2() -> str:
     """The address of the real corpus."""
