@@ -30,7 +30,7 @@ bench: .venv/installed
 	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
 
 chaos: .venv/installed
-	$(BIN)/python tests/chaos.py $(ARGS)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 up: .venv/installed
 	$(BIN)/python -m flows.stack up

@@ -75,7 +75,7 @@ def endless_cancels(seconds: int) -> Automation:
 
 
 def _silence(after: set[str], expect: set[str], seconds: int) -> EventTrigger:
-    """Fires for a run of a deployment of the flow where one kind of event is not followed by another in time."""
+    """Fires for a run of a deployment of these flows where one kind of event is not followed by another in time."""
     return EventTrigger(
         match={"prefect.resource.id": "prefect.flow-run.*"},
         match_related=[

@@ -96,8 +96,8 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
         run_id = registry.start_run(name, params, tags, datasets)
-        run.save()
         try:
+            run.save()
             launch.train(run, get_run_logger().info, _watcher(run, run_id), lease=lease.token)
         except BaseException as error:
             with suppress(RegistryError, LeaseLostError):  # what ended the training is the error to show

@@ -33,6 +33,14 @@ def environment(**changed: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changed
 
 
+def write_corpus(folder: Path, text: Callable[[int, int], str], *, train: int, valid: int) -> Path:
+    """Make a folder in WikiText's form, of so many paragraphs, with the words of the sample sentences among others."""
+    folder.mkdir()
+    for split, paragraphs in (("train", train), ("valid", valid)):
+        (folder / f"wiki.{split}.tokens").write_text(text(paragraphs, len(split)), "utf-8")
+    return folder
+
+
 @dataclass(frozen=True)
 class Stack:
     """Running servers: `environment` is that of a client."""

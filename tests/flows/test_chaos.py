@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import chaos
+from tests.chaos.command import END, REGISTRATION, STAGES, TRAINING, Flow
+from tests.chaos.kills import Moment, Report, finish, kill_at
+from tests.chaos.outcome import check_registry, compare
+
+from .conftest import write_corpus
 
 _STEPS = 60
 _SETTINGS = (
@@ -22,40 +26,35 @@ _SETTINGS = (
 
 @pytest.fixture
 def corpus(tmp_path: Path, text: Callable[[int, int], str]) -> str:
-    """A folder in WikiText's form."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for split, paragraphs in (("train", 1000), ("valid", 100)):
-        (folder / f"wiki.{split}.tokens").write_text(text(paragraphs, len(split)), "utf-8")
-    return str(folder)
+    return str(write_corpus(tmp_path / "corpus", text, train=1000, valid=100))
 
 
 def test_a_flow_that_is_killed_again_and_again_ends_as_one_that_nobody_disturbs(tmp_path: Path, corpus: str) -> None:
-    undisturbed, disturbed = (chaos.Flow(tmp_path / name, corpus, _SETTINGS) for name in ("undisturbed", "disturbed"))
-    report, rng = chaos.Report(), random.Random(0)
+    undisturbed, disturbed = (Flow(tmp_path / name, corpus, _SETTINGS) for name in ("undisturbed", "disturbed"))
+    report, rng = Report(), random.Random(0)
     moments = (
-        chaos.Moment("shards of train", (1, 0), rng.uniform(0, 0.3)),
-        chaos.Moment(chaos.TRAINING, (4, rng.randint(4, _STEPS // 2)), rng.uniform(0, 0.1)),
-        chaos.Moment(chaos.REGISTRATION, (6, 0), rng.uniform(0, 1)),
+        Moment("shards of train", (1, 0), rng.uniform(0, 0.3)),
+        Moment(TRAINING, (4, rng.randint(4, _STEPS // 2)), rng.uniform(0, 0.1)),
+        Moment(REGISTRATION, (6, 0), rng.uniform(0, 1)),
     )
     with undisturbed.start(tmp_path / "undisturbed.log") as alone:
         for number, moment in enumerate(moments):
-            assert chaos.kill_at(disturbed, moment, tmp_path / f"attempt-{number}.log", report)
-        chaos.finish(disturbed, tmp_path / "last.log", report)
+            assert kill_at(disturbed, moment, tmp_path / f"attempt-{number}.log", report)
+        finish(disturbed, tmp_path / "last.log", report)
         alone.finish()
 
     data, training, after = report.hits
-    assert data in chaos.STAGES[1:5]
-    assert training == chaos.TRAINING
-    assert after in ("export", chaos.REGISTRATION, chaos.END)
+    assert data in STAGES[1:5]
+    assert training == TRAINING
+    assert after in ("export", REGISTRATION, END)
     assert max(report.went_on_from) > 0
-    compared = chaos.compare(disturbed, undisturbed)
+    compared = compare(disturbed, undisturbed)
     assert len(compared["steps"]) == _STEPS
-    chaos.check_registry(disturbed, _STEPS)
+    check_registry(disturbed, _STEPS)
 
 
 def test_the_search_for_processes_finds_those_of_its_store_alone(tmp_path: Path) -> None:
-    flow, other = (chaos.Flow(tmp_path / name, "nowhere") for name in ("store", "store-2"))
+    flow, other = (Flow(tmp_path / name, "nowhere") for name in ("store", "store-2"))
     attempt = flow.start(tmp_path / "said")
     try:
         assert attempt.child.pid in flow.living()

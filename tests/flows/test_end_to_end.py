@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 from mlflow.tracking import MlflowClient
 
-from .conftest import ROOT, Stack, environment
+from .conftest import ROOT, Stack, environment, write_corpus
 
 SMALL = {
     "steps": 3,
@@ -25,12 +25,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, int], str]) -> Path:
-    """A folder in WikiText's form, of the words of the sample sentences among others."""
-    folder = tmp_path_factory.mktemp("corpora") / "river-birds"
-    folder.mkdir()
-    for split, paragraphs in (("train", 100), ("valid", 20)):
-        (folder / f"wiki.{split}.tokens").write_text(text(paragraphs, len(split)), "utf-8")
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpora") / "river-birds", text, train=100, valid=20)
 
 
 def run_deployment(stack: Stack, parameters: dict[str, Any]) -> subprocess.CompletedProcess[str]:

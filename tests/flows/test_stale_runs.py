@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from flows import automations, processes, services
 
-from .conftest import ROOT, Stack
+from .conftest import ROOT, Stack, write_corpus
 from .test_end_to_end import SMALL, run_deployment
 
 CANCEL_SECONDS = 10
@@ -24,11 +24,7 @@ LONG = SMALL | {"steps": 40, "training_settings": {**SMALL["training_settings"],
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, int], str]) -> str:
-    folder = tmp_path_factory.mktemp("corpora") / "stopped-birds"
-    folder.mkdir()
-    for split, paragraphs in (("train", 100), ("valid", 20)):
-        (folder / f"wiki.{split}.tokens").write_text(text(paragraphs, len(split)), "utf-8")
-    return str(folder)
+    return str(write_corpus(tmp_path_factory.mktemp("corpora") / "stopped-birds", text, train=100, valid=20))
 
 
 def until(holds: Callable[[], object], seconds: float) -> float:

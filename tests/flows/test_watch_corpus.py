@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 from mlflow.tracking import MlflowClient
 
-from .conftest import ROOT, Stack
+from .conftest import ROOT, Stack, write_corpus
 
 NAME = "bert-tiny-changing-text"
 BUCKETS = 8
@@ -76,10 +76,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(stack: Stack, text: Callable[[int, int], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    corpus = tmp_path_factory.mktemp("corpora") / "changing-text"
-    corpus.mkdir()
-    for split, paragraphs in (("train", 300), ("valid", 40)):
-        (corpus / f"wiki.{split}.tokens").write_text(text(paragraphs, len(split)), "utf-8")
+    corpus = write_corpus(tmp_path_factory.mktemp("corpora") / "changing-text", text, train=300, valid=40)
     found = Watched(stack, corpus)
     (deployment,) = found.ask("deployments/filter", {"deployments": {"name": {"any_": ["tiny"]}}})
     found.ask(f"deployments/{deployment['id']}", {"parameters": SMALL}, "PATCH")
