@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from flows import processes, services
 
@@ -54,13 +54,11 @@ class Stack:
         """`python -m flows.stack ACTION`."""
         return act(action, self.environment)
 
-    def ask(self, what: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask Prefect's REST API, with a body by POST."""
-        request = Request(
-            f"{self.prefect}/{what}", body if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urlopen(request, timeout=30) as response:
-            return json.loads(response.read())
+    def ask(self, what: str, body: dict[str, Any] | None = None, method: str = "") -> Any:
+        """Ask Prefect's REST API, with a body by POST. Its client asks again where a busy database has the server answer 503."""
+        method = method or ("GET" if body is None else "POST")
+        answer = SyncPrefectClient(self.prefect).request(method, f"/{what}", json=body)
+        return json.loads(answer.content or b"null")
 
     def start(self, parameters: dict[str, Any]) -> str:
         """Run the deployment without waiting for it. Returns the id of the flow run."""

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -32,13 +31,6 @@ def run_deployment(stack: Stack, parameters: dict[str, Any]) -> subprocess.Compl
     """`prefect deployment run pretrain-bert/tiny --watch`, as a user types it."""
     command = [sys.executable, "-m", "prefect", "deployment", "run", "pretrain-bert/tiny", "--watch", "--params", json.dumps(parameters)]
     return subprocess.run(command, cwd=ROOT, env=stack.environment, capture_output=True, text=True, timeout=300)
-
-
-def ask(stack: Stack, what: str, body: dict[str, Any]) -> Any:
-    """Ask Prefect's REST API."""
-    request = Request(f"{stack.prefect}/{what}/filter", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urlopen(request, timeout=30) as response:
-        return json.loads(response.read())
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +88,15 @@ def test_mlflow_has_settings_metrics_data_and_pictures(finished: Stack) -> None:
     assert "(1, 10, 128)" in version.description
 
 
-def test_prefect_shows_what_was_built(finished: Stack) -> None:
-    shown = {artifact["key"]: artifact for artifact in ask(finished, "artifacts", {})}
+def test_prefect_shows_what_was_built(finished: Stack, corpus: Path) -> None:
+    run, *_ = (run for run in finished.ask("flow_runs/filter", {}) if run["parameters"].get("corpus") == str(corpus))
+    of_run = {"flow_runs": {"id": {"any_": [run["id"]]}}}
+    shown = {artifact["key"]: artifact for artifact in finished.ask("artifacts/filter", of_run)}
     assert set(shown) >= {"training-progress", "what-was-built", "loss-curve", "sample-encodings", "model-version"}
     assert float(shown["training-progress"]["data"]) == 100.0
     assert "data:image/png;base64," in shown["loss-curve"]["data"]
     assert f"{finished.mlflow}/#/models/bert-tiny-river-birds/versions/1" in shown["model-version"]["data"]
-    lines = [entry["message"] for entry in ask(finished, "logs", {"limit": 200})]
+    lines = [entry["message"] for entry in finished.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "limit": 200})]
     assert any(line.startswith("step 3/3") for line in lines), "what training prints is in the run's log"
 
 
@@ -125,18 +119,18 @@ def test_the_database_serves_a_run_without_the_server(finished: Stack, tmp_path:
 
 def test_the_server_refuses_wrong_parameters(finished: Stack) -> None:
     ours = {"flows": {"name": {"any_": ["pretrain-bert"]}}}
-    before = len(ask(finished, "flow_runs", ours))
+    before = len(finished.ask("flow_runs/filter", ours))
     for wrong in ({"preset": "huge"}, {"steps": 0}, {"training_settings": {"learning_rat": 1.0}}):
         done = run_deployment(finished, wrong)
         assert done.returncode != 0
         assert next(iter(wrong)) in done.stdout + done.stderr
-    assert len(ask(finished, "flow_runs", ours)) == before
+    assert len(finished.ask("flow_runs/filter", ours)) == before
 
 
 def test_a_missing_corpus_fails_with_one_line_and_no_traceback(finished: Stack, tmp_path: Path) -> None:
     done = run_deployment(finished, {"corpus": str(tmp_path / "nowhere.zip")})
     assert done.returncode == 1
-    logs = ask(finished, "logs", {"logs": {"level": {"ge_": 40}}})
+    logs = finished.ask("logs/filter", {"logs": {"level": {"ge_": 40}}})
     assert any("nowhere.zip" in entry["message"] for entry in logs)
     assert not [entry["message"] for entry in logs if "Traceback" in entry["message"]]
     assert "Traceback" in (finished.folder / "logs" / "errors.log").read_text("utf-8")

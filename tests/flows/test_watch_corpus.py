@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -36,12 +35,6 @@ class Watched:
     stack: Stack
     corpus: Path
 
-    def ask(self, what: str, body: dict[str, Any], method: str = "POST") -> Any:
-        """Ask Prefect's REST API."""
-        request = Request(f"{self.stack.prefect}/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method)
-        with urlopen(request, timeout=30) as response:
-            return json.loads(response.read() or b"null")
-
     def run(self, deployment: str, **parameters: str) -> dict[str, Any]:
         """Run a deployment to its end. Returns the flow run."""
         command = [sys.executable, "-m", "prefect", "deployment", "run", deployment, "--watch", "--params", json.dumps(parameters)]
@@ -54,14 +47,14 @@ class Watched:
 
     def runs(self, flow: str) -> list[dict[str, Any]]:
         """Flow runs on the corpus of this test, or a copy of it, the newest first."""
-        found: list[dict[str, Any]] = self.ask(
+        found: list[dict[str, Any]] = self.stack.ask(
             "flow_runs/filter", {"flows": {"name": {"any_": [flow]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 50}
         )
         return [run for run in found if str(run["parameters"].get("corpus")).endswith(self.corpus.name)]
 
     def states(self, flow_run: dict[str, Any]) -> dict[str, str]:
         """The state of each task of a flow run."""
-        found = self.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run["id"]]}}})
+        found = self.stack.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run["id"]]}}})
         return {run["name"]: run["state"]["name"] for run in found}
 
     def version(self, number: int) -> Any:
@@ -78,10 +71,10 @@ class Watched:
 def watched(stack: Stack, text: Callable[[int, int], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     corpus = write_corpus(tmp_path_factory.mktemp("corpora") / "changing-text", text, train=300, valid=40)
     found = Watched(stack, corpus)
-    (deployment,) = found.ask("deployments/filter", {"deployments": {"name": {"any_": ["tiny"]}}})
-    found.ask(f"deployments/{deployment['id']}", {"parameters": SMALL}, "PATCH")
+    (deployment,) = stack.ask("deployments/filter", {"deployments": {"name": {"any_": ["tiny"]}}})
+    stack.ask(f"deployments/{deployment['id']}", {"parameters": SMALL}, "PATCH")
     yield found
-    found.ask(f"deployments/{deployment['id']}", {"parameters": deployment["parameters"]}, "PATCH")
+    stack.ask(f"deployments/{deployment['id']}", {"parameters": deployment["parameters"]}, "PATCH")
 
 
 def finished(run: dict[str, Any]) -> bool:
@@ -155,7 +148,7 @@ def test_the_new_version_is_linked_to_the_old(changed: Watched) -> None:
 def test_nothing_changed_runs_nothing_and_says_so(changed: Watched) -> None:
     looked = changed.run("watch-corpus/nightly", corpus=str(changed.corpus), **KEPT)
     assert looked["state"]["message"].startswith(f"nothing changed: models:/{NAME}/2 was trained on this text")
-    events = changed.ask("events/filter", {"filter": {"event": {"name": ["corpus.changed"]}, "resource": {"id": [f"corpus.{NAME}"]}}})
+    events = changed.stack.ask("events/filter", {"filter": {"event": {"name": ["corpus.changed"]}, "resource": {"id": [f"corpus.{NAME}"]}}})
     assert events["total"] == 2
     assert len(changed.runs("pretrain-bert")) == 2
 
