@@ -5,6 +5,7 @@ that matters: a lease is a numbered file. Whoever takes it over from an owner th
 which only one can do, so that no clock has to be right and nothing has to be changed in place by two.
 """
 
+import functools
 import json
 import logging
 import os
@@ -200,6 +201,7 @@ def holders(files: Files, folder: str) -> list[str]:
     return [f"{signs[name]} at {name.rpartition('.')[0]}" for name in living]
 
 
+@functools.cache
 def machine() -> str:
     """Where process ids mean the same: a boot of a machine, and within it a name space of processes."""
     boot = Path("/proc/sys/kernel/random/boot_id")

@@ -104,7 +104,8 @@ class Examples:
         """The sha256 of the contents, whatever pyarrow wrote them."""
         hasher = hashlib.sha256()
         for entry in fields(self):
-            hasher.update(entry.name.encode() + np.ascontiguousarray(getattr(self, entry.name), "<i8").tobytes())
+            hasher.update(entry.name.encode())
+            hasher.update(np.ascontiguousarray(getattr(self, entry.name), "<i8").data)
         return hasher.hexdigest()
 
     @classmethod
@@ -142,7 +143,7 @@ def shard_buckets(store: Store, shards: Output) -> list[str]:
 
 def write_shard(path: Path, examples: Examples) -> None:
     """Write one shard; the same examples give the same bytes with the same pyarrow."""
-    pq.write_table(examples.table(), path, compression="zstd")
+    pq.write_table(examples.table(), path, compression="zstd", use_dictionary=False)  # ids in a dictionary take more room, and time
 
 
 def read_shards(buckets: Sequence[str]) -> Examples:

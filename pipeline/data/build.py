@@ -22,9 +22,10 @@ from ..settings import ShardSettings
 from ..shards import SHARD, Examples, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
 from ..tokens import CLS_ID, SEP_ID, UNKNOWN_ID
-from .documents import TEXT_FORM, read_bucket, spill_buckets, split_label
+from .documents import TEXT_FORM, numbers_of, read_bucket, spill_buckets, split_label
 from .masked_lm import Streams, make_masks
 from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
+from .parallel import map_in_threads
 from .ragged import I64, offsets_of, spans
 from .randomness import Purpose
 from .sentences import split_sentences
@@ -46,7 +47,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
         paths = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
-        outputs = [_build_bucket(store, path, words, vocabulary.key, settings) for path in paths]
+        outputs = list(map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings), paths))
         for path in paths:
             path.unlink()
         found = sum(output.found for output in outputs)
@@ -73,7 +74,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
 def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:
     """Find or make a set; one with a bucket that is missing or damaged is made again, which remakes that bucket."""
     shards = store.make(recipe, build, recorded=recorded)
-    if all(store.whole("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
+    if not shards.found or all(store.whole("bucket", entry["key"], verify=True) for entry in shards.facts["buckets"]):
         return shards
     store.withdraw(recipe.stage, recipe.key)
     return store.make(recipe, build, recorded=recorded)
@@ -81,7 +82,7 @@ def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, An
 
 def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings) -> Output:
     documents = read_bucket(path)
-    contents = hashlib.sha256(b"".join(documents.column("digest").to_pylist())).hexdigest()
+    contents = hashlib.sha256(numbers_of(documents.column("digest").combine_chunks()).tobytes()).hexdigest()
     for_key = {name: value for name, value in settings.for_key().items() if name != "buckets"}
     recipe = Recipe("bucket", FORMAT, for_key, {"documents": contents, "vocabulary": vocabulary_key})
 
@@ -150,7 +151,7 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
 
 def _count_among_equals(digests: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Of sorted digests: 64 bits of each, and how many equal ones stand before it."""
-    numbers = np.frombuffer(b"".join(digests.to_pylist()), "<u8").reshape(-1, 2)
+    numbers = numbers_of(digests)
     new = np.ones(len(numbers), bool)
     new[1:] = (numbers[1:] != numbers[:-1]).any(1)
     place = np.arange(len(numbers))

@@ -14,7 +14,6 @@ from typing import Any
 from ..errors import CorpusError
 
 VALID_ONE_IN = 10  # share of the paragraphs held out of a train split that comes alone
-_BOM = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,24 @@ class _Writer:
         self._line_has_text = False
         self._line_open = False
 
-    def write(self, text: str) -> None:
-        if not text:
+    def write(self, data: bytes) -> None:
+        """Write some whole characters."""
+        if not data:
             return
-        *whole, rest = text.split("\n")
+        *whole, rest = data.split(b"\n")
         for line in whole:
-            self._paragraphs += self._line_has_text or bool(line.strip())
+            self._paragraphs += self._line_has_text or _has_text(line)
             self._line_has_text = False
-        self._line_has_text = self._line_has_text or bool(rest.strip())
+        self._line_has_text = self._line_has_text or _has_text(rest)
         self._line_open = bool(rest) or (self._line_open and not whole)
         self._lines += len(whole)
-        data = text.encode()
         self._bytes += len(data)
         self._hasher.update(data)
         self._file.write(data)
 
     def end_line(self) -> None:
         if self._line_open:
-            self.write("\n")
+            self.write(b"\n")
 
     def close(self) -> SplitText:
         self._file.close()
@@ -84,8 +83,8 @@ def canonicalise(parts: Iterable[Part], target: Path) -> SplitText:
     try:
         for part in parts:
             labels.append(part.label)
-            for text in _decode(part):
-                writer.write(text)
+            for data in _decode(part):
+                writer.write(data)
             writer.end_line()
     finally:
         found = writer.close()
@@ -94,23 +93,27 @@ def canonicalise(parts: Iterable[Part], target: Path) -> SplitText:
     return found
 
 
-def _decode(part: Part) -> Iterator[str]:
-    """The text of a part, with LF for CRLF; a character or a line end may be split over two chunks."""
-    pending, position, held_back, at_head = b"", 0, "", True
+def _has_text(line: bytes) -> bool:
+    return bool(line.strip()) and bool(line.decode().strip())
+
+
+def _decode(part: Part) -> Iterator[bytes]:
+    """The text of a part in whole characters, with LF for CRLF; a character or a line end may be split over two chunks."""
+    pending, position, held_back, at_head = b"", 0, b"", True
     for chunk in _with_end(part.chunks()):
         data = pending + (chunk or b"")
         try:
-            text, used = codecs.utf_8_decode(data, "strict", chunk is None)
+            _, used = codecs.utf_8_decode(data, "strict", chunk is None)
         except UnicodeDecodeError as error:
             offset = position + error.start
             found = f"byte {offset} (0x{data[error.start]:02x}) is not UTF-8 ({error.reason})"
             raise CorpusError(f"{part.label}: {found}; wanted UTF-8 text, so convert the file first") from None
-        pending, position = data[used:], position + used
+        text, pending, position = data[:used], data[used:], position + used
         if at_head and text:
-            text, at_head = text.removeprefix(_BOM), False
+            text, at_head = text.removeprefix(codecs.BOM_UTF8), False
         text = held_back + text
-        held_back = "\r" if text.endswith("\r") and chunk is not None else ""
-        yield text.removesuffix(held_back).replace("\r\n", "\n")
+        held_back = b"\r" if text.endswith(b"\r") and chunk is not None else b""
+        yield text.removesuffix(held_back).replace(b"\r\n", b"\n")
 
 
 def _with_end(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
@@ -129,9 +132,9 @@ def hold_out(train: Path, valid: Path) -> tuple[SplitText, SplitText]:
     rest = train.with_suffix(".rest")
     kept, held = _Writer(rest), _Writer(valid)
     try:
-        with train.open("r", encoding="utf-8", newline="\n") as lines:
+        with train.open("rb") as lines:
             for line in lines:
-                text = line.strip()
+                text = line.decode().strip()
                 (held if text and _is_held_out(text) else kept).write(line)
     finally:
         in_train, in_valid = kept.close(), held.close()

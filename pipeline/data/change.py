@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..storage import Output
-from .documents import read_documents
+from .documents import digests_of, find_documents, numbers_of, read_blocks
+from .parallel import map_in_threads
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,7 @@ def compare(old: Output, new: Output) -> Change:
 
 def _counted(corpus: Output) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """The documents' digests, to 64 bits, each once and sorted, and how often each stands there."""
-    parts = [
-        np.frombuffer(b"".join(batch.column("digest").to_pylist()), "<u8").reshape(-1, 2)[:, 0].copy()
-        for batch in read_documents(corpus.file("train.tokens"))
-    ]
-    digests, counts = np.unique(np.concatenate(parts), return_counts=True)
+    blocks = read_blocks(corpus.file("train.tokens"))
+    parts = map_in_threads(lambda block: numbers_of(digests_of(find_documents(block)))[:, 0], blocks)
+    digests, counts = np.unique(np.concatenate(list(parts)), return_counts=True)
     return digests, counts.astype(np.int64)

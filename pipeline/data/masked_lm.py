@@ -17,6 +17,8 @@ from ..tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP_ID
 from .ragged import I64, offsets_of
 from .randomness import U64, below, bits, unit
 
+_SPECIAL = np.isin(np.arange(FIRST_WORD_ID + 1), (PAD_ID, CLS_ID, SEP_ID, MASK_ID))
+_LAST = np.uint64(2**64 - 1)
 _ROW_SPAN = np.uint64(1 << 15)  # counters of a row's positions; max_length is below it
 
 
@@ -49,25 +51,23 @@ class Masks:
 def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, settings: ShardSettings, vocabulary_size: int) -> Masks:
     """Mask a share of each row's length, at least one position where there is a candidate."""
     lengths = np.diff(offsets)
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    position = np.arange(offsets[-1]) - offsets[row]
-    counter = random.number[row] * _ROW_SPAN + position.astype(np.uint64)
+    position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    counter = np.repeat(random.number * _ROW_SPAN, lengths) + position.astype(np.uint64)
 
-    special = np.isin(input_ids, (PAD_ID, CLS_ID, SEP_ID, MASK_ID))
-    candidates = np.bincount(row[~special], minlength=len(lengths))
+    special = _SPECIAL[np.minimum(input_ids, FIRST_WORD_ID)]
+    candidates = lengths - np.diff(np.cumsum(np.concatenate([[0], special]))[offsets])
     wanted = np.minimum(np.maximum(1, np.rint(lengths * settings.masking_rate).astype(np.int64)), settings.max_predictions_per_seq)
     counts = np.minimum(wanted, candidates)
 
-    # Rank each row's candidates by a random number: sort by row, then special last, then 63 - 1 random bits.
-    order_key = (bits(random.order[row], counter) >> np.uint64(1)) | (special.astype(np.uint64) << np.uint64(63))
-    by_row = np.lexsort((order_key, row))
-    rank = np.empty_like(by_row)
-    rank[by_row] = np.arange(len(by_row)) - offsets[row]
-    chosen = np.flatnonzero(rank < counts[row])
+    # Each candidate draws a number, no two of a row the same one; the row's smallest are chosen.
+    drawn = bits(np.repeat(random.order, lengths), counter)
+    drawn[special] = _LAST
+    chosen = np.flatnonzero((drawn <= np.repeat(_smallest(drawn, position, lengths, counts), lengths)) & ~special)
 
     labels = input_ids[chosen]
-    kind = unit(random.kind[row[chosen]], counter[chosen])
-    words = below(random.word[row[chosen]], counter[chosen], np.uint64(vocabulary_size - FIRST_WORD_ID)).astype(np.int32)
+    row = np.repeat(np.arange(len(lengths)), counts)
+    kind = unit(random.kind[row], counter[chosen])
+    words = below(random.word[row], counter[chosen], np.uint64(vocabulary_size - FIRST_WORD_ID)).astype(np.int32)
     as_mask = kind < settings.mask_token_rate
     as_random = ~as_mask & (kind < settings.mask_token_rate + settings.random_token_rate)
     masked = input_ids.copy()
@@ -75,3 +75,12 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     masked[chosen[as_random]] = words[as_random] + FIRST_WORD_ID
     kinds = (int(as_mask.sum()), int(as_random.sum()), int((~as_mask & ~as_random).sum()))
     return Masks(masked, position[chosen].astype(np.int16), labels, offsets_of(counts), kinds)
+
+
+def _smallest(values: U64, position: I64, lengths: I64, counts: I64) -> U64:
+    """The last of each row's `counts` smallest values; 0 where that is none."""
+    width = int(lengths.max(initial=1))
+    grid = np.full((len(lengths), width), _LAST)
+    grid.ravel()[np.repeat(np.arange(len(lengths)) * width, lengths) + position] = values
+    grid.sort(axis=1)
+    return np.where(counts > 0, grid[np.arange(len(lengths)), counts - 1], np.uint64(0))

@@ -23,7 +23,7 @@ class Bucket:
     """The sentences of a bucket's documents, in order.
 
     :param document: int64 [S], rising; the document of each sentence.
-    :param identity: int64 [S]; equal where two sentences have the same tokens.
+    :param identity: int64 [S], from 0 without a gap; equal where two sentences have the same tokens.
     :param digests: uint64 [D]; 64 bits of each document's digest.
     :param occurrence: uint64 [D]; how many equal documents stand before it.
     """
@@ -85,10 +85,10 @@ class _Followers:
     def __init__(self, identity: I64, first: I64) -> None:
         self._identity = identity
         self._width = int(identity.max()) + 1
-        every = np.unique(identity)
-        self._distinct = len(every)
+        every = np.arange(self._width)
         follow = identity[first] * self._width + identity[first + 1]
-        self._forbidden = np.unique(np.concatenate([follow, every * self._width + every]))
+        forbidden = np.sort(np.concatenate([follow, every * self._width + every]))
+        self._forbidden = forbidden[np.diff(forbidden, prepend=-1) > 0]
 
     def forbid(self, first: I64, second: I64) -> npt.NDArray[np.bool_]:
         """Whether sentences `second` may not be negatives for sentences `first`."""
@@ -99,7 +99,7 @@ class _Followers:
 
     def distinct_others(self, identities: I64) -> I64:
         """How many different sentences may be negatives for sentences of these identities."""
-        return self._distinct - np.bincount(self._forbidden // self._width, minlength=self._width)[identities]
+        return self._width - np.bincount(self._forbidden // self._width, minlength=self._width)[identities]
 
 
 def _draw_negatives(bucket: Bucket, followers: _Followers, sentences: I64, first: I64, counter: U64, seed: int) -> I64:

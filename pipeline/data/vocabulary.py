@@ -6,6 +6,7 @@ the same words and steps aside for the few characters where it would not.
 """
 
 import heapq
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,16 @@ from ..errors import CorpusError, DamagedOutputError
 from ..settings import VocabularySettings
 from ..storage import Output, Recipe, Store
 from ..tokens import CLS, CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP, SEP_ID, SPECIAL_TOKENS, TOKENIZER, UNKNOWN, UNKNOWN_ID
-from .documents import TEXT_FORM, read_documents, split_label
+from .documents import TEXT_FORM, find_documents, read_blocks, split_label
+from .parallel import map_in_threads
 from .ragged import offsets_of
 from .sentences import split_sentences
 
 FORMAT = 1
 STAGE = "vocabulary"
-# Where Arrow and `tokenizers` disagree: information separators are white space to Arrow alone, and a capital I with a
-# dot becomes two characters in `tokenizers` alone. A test tries every code point.
-_DISAGREE = "[\x1c-\x1f\u0130]"
+# What `tokenizers` splits at besides a space, and a capital I with a dot, of which it makes two characters and Arrow one.
+# A test tries every code point.
+_UNUSUAL = "[\t-\r\x1c-\x1f\x85\xa0\u0130\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 
 
 def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
@@ -41,18 +43,23 @@ def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
 
     :returns: the words of all sentences one after another [T], and the offsets of the sentences among them [S + 1].
     """
-    if pc.any(pc.match_substring_regex(sentences, _DISAGREE)).as_py():
-        lower, split = Lowercase(), WhitespaceSplit()
-        rows = [[word for word, _ in split.pre_tokenize_str(lower.normalize_str(sentence))] for sentence in sentences.to_pylist()]
-        words = pa.array(rows, pa.large_list(pa.large_string()))
-        return words.flatten(), words.offsets.to_numpy().astype(np.int64)
-    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(sentences)))
+    lower = pc.utf8_lower(sentences)
+    unusual = pc.match_substring_regex(sentences, _UNUSUAL)
+    if pc.any(unusual).as_py():
+        plain = [_spaced(sentence) for sentence in sentences.filter(unusual).to_pylist()]
+        lower = pc.replace_with_mask(lower, unusual, pa.array(plain, pa.large_string()))
+    words = pc.split_pattern(lower, " ")
     flat, lengths = words.flatten(), pc.list_value_length(words).to_numpy(zero_copy_only=False)
-    empty = pc.equal(flat, "")  # Arrow makes one empty word of an empty sentence
+    empty = pc.equal(pc.binary_length(flat), 0)  # of an empty sentence, and between spaces that follow one another
     if pc.any(empty).as_py():
         lengths = lengths - np.bincount(pc.list_parent_indices(words).filter(empty), minlength=len(lengths))
         flat = flat.filter(pc.invert(empty))
     return flat, offsets_of(lengths)
+
+
+def _spaced(sentence: str) -> str:
+    """The words that `tokenizers` finds, with one space between."""
+    return " ".join(word for word, _ in WhitespaceSplit().pre_tokenize_str(Lowercase().normalize_str(sentence)))
 
 
 class Vocabulary:
@@ -71,7 +78,7 @@ class Vocabulary:
     def ids(self, words: pa.Array) -> npt.NDArray[np.int32]:
         """The ids of words (large_string [T]); words that are not in the vocabulary get the unknown token's."""
         found = pc.index_in(words, value_set=self._table)
-        ids: npt.NDArray[np.int32] = pc.fill_null(found, UNKNOWN_ID).to_numpy(zero_copy_only=False).astype(np.int32)
+        ids: npt.NDArray[np.int32] = pc.fill_null(found, UNKNOWN_ID).to_numpy()
         return ids
 
     def tokenizer(self) -> Tokenizer:
@@ -102,12 +109,12 @@ class Vocabulary:
         """
         try:
             with fsspec.open(output.file(TOKENIZER), "rb") as file:
-                known = Tokenizer.from_str(file.read().decode()).get_vocab()
-        except Exception as error:  # `tokenizers` raises bare Exception
+                known: dict[str, int] = json.load(file)["model"]["vocab"]
+            return cls(sorted(known, key=known.__getitem__))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DamagedOutputError(
                 f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); delete its folder and run again"
             ) from error
-        return cls(sorted(known, key=known.__getitem__))
 
 
 def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings) -> Output:
@@ -160,12 +167,17 @@ def _why_empty(counts: Mapping[str, int], min_count: int) -> str:
 
 
 def _count_words(address: str) -> tuple[dict[str, int], int]:
+    """How often each word is seen, and how many words there are in all."""
+
+    def count(block: bytes) -> tuple[int, dict[str, int]]:
+        words, _ = split_words(split_sentences(find_documents(block)).text)
+        values, seen = pc.value_counts(words).flatten()
+        return len(words), dict(zip(values.to_pylist(), seen.to_pylist(), strict=True))
+
     counts: dict[str, int] = {}
     tokens = 0
-    for batch in read_documents(address):
-        words, _ = split_words(split_sentences(batch.column("text")).text)
-        tokens += len(words)
-        values, seen = pc.value_counts(words).flatten()
-        for word, count in zip(values.to_pylist(), seen.to_pylist(), strict=True):
-            counts[word] = counts.get(word, 0) + count
+    for words, found in map_in_threads(count, read_blocks(address)):
+        tokens += words
+        for word, seen in found.items():
+            counts[word] = counts.get(word, 0) + seen
     return counts, tokens
