@@ -8,6 +8,7 @@ Legend: S sentences, T tokens of all sentences, P pairs, R rows, N tokens of all
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ from .vocabulary import Vocabulary, split_words
 
 FORMAT = 1
 SPECIALS_OF_A_PAIR = 3
+LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
+_MEMORY_OF_TEXT = 16  # bytes for each byte of text, while a bucket is built
+
+logger = logging.getLogger(__name__)
 
 
 def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, settings: ShardSettings) -> Output:
@@ -47,6 +52,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
         paths = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
+        _advise_on_size(paths)
         outputs = list(map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings), paths))
         for path in paths:
             path.unlink()
@@ -69,6 +75,17 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
         }
 
     return _make_set(store, recipe, build, recorded)
+
+
+def _advise_on_size(buckets: list[Path]) -> None:
+    """Say so where fewer, larger buckets than is good take memory."""
+    largest = max(path.stat().st_size for path in buckets) >> 20
+    if largest > LARGE_BUCKET:
+        wanted = min(len(buckets) * largest // GOOD_BUCKET, 512)
+        logger.warning(
+            "shards.buckets: %d buckets of up to %d MB of text, each built in some %d MB of memory; for less memory set it to %d",
+            *(len(buckets), largest, largest * _MEMORY_OF_TEXT, wanted),
+        )
 
 
 def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:

@@ -52,8 +52,8 @@ class _Writer:
         if not data:
             return
         *whole, rest = data.split(b"\n")
-        for line in whole:
-            self._paragraphs += self._line_has_text or _has_text(line)
+        if whole:
+            self._paragraphs += sum(map(_has_text, whole[1:])) + (self._line_has_text or _has_text(whole[0]))
             self._line_has_text = False
         self._line_has_text = self._line_has_text or _has_text(rest)
         self._line_open = bool(rest) or (self._line_open and not whole)
@@ -94,7 +94,8 @@ def canonicalise(parts: Iterable[Part], target: Path) -> SplitText:
 
 
 def _has_text(line: bytes) -> bool:
-    return bool(line.strip()) and bool(line.decode().strip())
+    first = line.lstrip()[:1]
+    return b"!" <= first <= b"~" or bool(line.decode().strip())  # most lines are told by their first character
 
 
 def _decode(part: Part) -> Iterator[bytes]:
@@ -113,7 +114,8 @@ def _decode(part: Part) -> Iterator[bytes]:
             text, at_head = text.removeprefix(codecs.BOM_UTF8), False
         text = held_back + text
         held_back = b"\r" if text.endswith(b"\r") and chunk is not None else b""
-        yield text.removesuffix(held_back).replace(b"\r\n", b"\n")
+        text = text.removesuffix(held_back)
+        yield text.replace(b"\r\n", b"\n") if b"\r" in text else text  # looking for one byte is fast
 
 
 def _with_end(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
