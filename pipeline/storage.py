@@ -165,10 +165,17 @@ def _plain_refusals(root: str) -> Iterator[None]:
 
 def _sweep(parent: Path) -> None:
     """Delete what processes of this machine that are no more left in staging."""
-    for folder in parent.glob(f"{_machine()}-*-*-*"):
-        _, pid, begun, *_ = folder.name.split("-")
+    for path in parent.glob(f"{_machine()}-*-*-*"):
+        _, pid, begun, *_ = path.name.split("-")
         if pid.isdecimal() and lease.started(int(pid)) not in (begun, None):
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):  # it was a folder, and is gone
+                path.unlink()
+
+
+def _own_prefix() -> str:
+    """How the names of this process's entries in staging begin."""
+    return f"{_machine()}-{os.getpid()}-{lease.started(os.getpid()) or 0}-"
 
 
 def _machine() -> str:
@@ -261,20 +268,19 @@ class Store:
             yield held
 
     @contextmanager
-    def staging(self, *, sweep: bool = True) -> Iterator[Path]:
+    def staging(self) -> Iterator[Path]:
         """A local folder to build in, on the store's own disk where the store is local; gone afterwards.
 
-        :param sweep: delete what processes that were killed left there.
+        What processes that were killed left there is deleted.
+
         :raises PipelineError: the disk is full, or the store may not be written to.
         """
         parent = Path(self.root) / STAGING if self.local_root else None
         with _plain_refusals(self.root):
             if parent:
                 parent.mkdir(parents=True, exist_ok=True)
-                if sweep:
-                    _sweep(parent)
-            own = f"{_machine()}-{os.getpid()}-{lease.started(os.getpid()) or 0}-"
-            folder = Path(tempfile.mkdtemp(prefix=own, dir=parent))
+                _sweep(parent)
+            folder = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=parent))
             try:
                 yield folder
             finally:
@@ -344,6 +350,22 @@ class Store:
                     raise DamagedOutputError(f"{address}: got {found} bytes, wanted {entry['size']}; the flow makes it again")
             yield folder
 
+    @contextmanager
+    def _aside(self, address: str, data: bytes) -> Iterator[Path]:
+        """A small file of a local store, written whole under another name, for a place whose folder is there."""
+        staging = Path(self.root) / STAGING
+        with _plain_refusals(self.root):
+            for folder in (staging, Path(address).parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=_own_prefix(), dir=staging, delete=False) as file:
+                path = Path(file.name)
+                try:
+                    file.write(data)
+                    file.close()
+                    yield path
+                finally:
+                    path.unlink(missing_ok=True)
+
     def _put(self, source: Path, address: str) -> None:
         if self.local_root:
             Path(address).parent.mkdir(parents=True, exist_ok=True)
@@ -361,11 +383,9 @@ class Store:
             except FileNotFoundError as error:
                 raise PipelineError(f"{self.root}: {error}; create it, or set BERT_STORE to another place") from error
             return True
-        Path(address).parent.mkdir(parents=True, exist_ok=True)
-        with self.staging(sweep=False) as folder:
-            (folder / MANIFEST).write_bytes(data)
+        with self._aside(address, data) as path:
             try:
-                os.link(folder / MANIFEST, address)  # unlike open("x"), never visible half-written
+                os.link(path, address)  # unlike open("x"), never visible half-written
             except FileExistsError:
                 return False
         return True
@@ -375,10 +395,8 @@ class Store:
         if not self.local_root:
             self._fs.pipe_file(address, data)
             return
-        Path(address).parent.mkdir(parents=True, exist_ok=True)
-        with self.staging(sweep=False) as folder:
-            (folder / MANIFEST).write_bytes(data)
-            (folder / MANIFEST).replace(address)
+        with self._aside(address, data) as path:
+            path.replace(address)
 
     def read(self, address: str) -> bytes | None:
         """The bytes of a small file, None where there is none."""

@@ -44,7 +44,8 @@ def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     :returns: the words of all sentences one after another [T], and the offsets of the sentences among them [S + 1].
     """
     lower = pc.utf8_lower(sentences)
-    unusual = pc.match_substring_regex(sentences, _UNUSUAL)
+    unusual = pc.invert(pc.ascii_is_printable(sentences))  # few, so that the slower look is taken at few
+    unusual = pc.replace_with_mask(unusual, unusual, pc.match_substring_regex(sentences.filter(unusual), _UNUSUAL))
     if pc.any(unusual).as_py():
         plain = [_spaced(sentence) for sentence in sentences.filter(unusual).to_pylist()]
         lower = pc.replace_with_mask(lower, unusual, pa.array(plain, pa.large_string()))
