@@ -1,15 +1,16 @@
 """Sentences -> vectors, from an encoder folder.
 
-In: strings or lists of tokens, alone or in pairs. Out: one vector a token, as the deck's `get_bert_encoding` gives
-them: `<cls>` first, a `<sep>` after each sentence. The decision that matters: sentences of a batch lie one after
-another without padding, so what stands beside a sentence cannot change its vectors.
+In: strings or lists of tokens, alone or in pairs, or token ids. Out: one vector a token, as the deck's
+`get_bert_encoding` gives them: `<cls>` first, a `<sep>` after each sentence. The decision that matters: sentences of a
+batch lie one after another, sorted by length and without padding, so what stands beside a sentence changes its vectors
+by rounding alone.
 
 Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +20,11 @@ from tokenizers import Encoding, Tokenizer
 
 from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
+from .model.layout import Layout
 from .model.pretraining import BertForPretraining
 from .tokens import SPECIAL_TOKENS, TOKENIZER, UNKNOWN
+
+_TOKENIZED_AT_ONCE = 1024
 
 Text = str | Sequence[str]
 """A string, or a list of tokens."""
@@ -69,41 +73,69 @@ class Encoder:
         :returns: (1, L, D), where L counts `<cls>` and each `<sep>`.
         :raises EncodingError: more tokens than the model takes.
         """
-        return next(self._vectors([self._tokenize(text, text_pair)])).unsqueeze(0)
+        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))])
+        (vectors,) = self._vectors([self._ids(row)], [row.type_ids])
+        return vectors.unsqueeze(0)
 
     def encode_many(self, inputs: Iterable[Input], batch_size: int = 32) -> list[torch.Tensor]:
-        """Encode many sentences or pairs; each result is what `encode` gives for it alone.
+        """Encode many sentences or pairs; each result is what `encode` gives for it alone, to 1e-5.
 
-        :returns: a tensor (L, D) for each input.
+        :param batch_size: how many go through the model at a time; those of like length go together.
+        :returns: a tensor (L, D) for each input, in their order.
         :raises EncodingError: an input has more tokens than the model takes; the message counts it from 0.
         """
         if isinstance(inputs, str) or batch_size < 1:
             raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
-        remaining, vectors = enumerate(inputs), list[torch.Tensor]()
-        while chunk := list(islice(remaining, batch_size)):
-            rows = []
-            for number, entry in chunk:
-                if isinstance(entry, tuple) and len(entry) != 2:
-                    raise EncodingError(f"input {number}: got a tuple of {len(entry)}, wanted a pair; tokens come as a list")
-                text, text_pair = entry if isinstance(entry, tuple) else (entry, None)
-                rows.append(self._tokenize(text, text_pair, f"input {number}: "))
-            vectors.extend(self._vectors(rows))
-        return vectors
+        remaining, input_ids, token_type_ids = enumerate(inputs), list[list[int]](), list[list[int]]()
+        while chunk := list(islice(remaining, _TOKENIZED_AT_ONCE)):
+            rows = self._tokenize([_pair(entry, f"input {number}: ") for number, entry in chunk], chunk[0][0])
+            input_ids.extend(map(self._ids, rows))
+            token_type_ids.extend(row.type_ids for row in rows)
+        return self._vectors(input_ids, token_type_ids, batch_size)
+
+    def encode_input_ids(
+        self, input_ids: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None = None, batch_size: int = 32
+    ) -> list[torch.Tensor]:
+        """Encode rows of token ids; each result is what the row gives alone, to 1e-5.
+
+        :param input_ids: rows of token ids, with those of `<cls>` and `<sep>` where they belong.
+        :param token_type_ids: the segment, 0 or 1, of each token; None: 0 for all.
+        :param batch_size: how many rows go through the model at a time; those of like length go together.
+        :returns: a tensor (L, D) for each row, in their order.
+        :raises EncodingError: a row is empty or longer than the model takes, or holds what is no id.
+        """
+        if batch_size < 1:
+            raise EncodingError(f"encode_input_ids: got batch_size {batch_size}, wanted at least 1")
+        shape = self.model.encoder.shape
+        kinds = [[0] * len(row) for row in input_ids] if token_type_ids is None else token_type_ids
+        if len(kinds) != len(input_ids):
+            raise EncodingError(f"token_type_ids: got {len(kinds)} rows, wanted {len(input_ids)}, as many as input_ids")
+        for number, (row, kind) in enumerate(zip(input_ids, kinds, strict=True)):
+            if not 1 <= len(row) <= shape.max_position_embeddings:
+                raise EncodingError(f"row {number}: got {len(row)} tokens, wanted 1 to {shape.max_position_embeddings}, the model's limit")
+            if len(kind) != len(row) or min(kind) < 0 or max(kind) >= shape.type_vocab_size:
+                raise EncodingError(
+                    f"row {number}: got token_type_ids {kind!r:.80}, wanted {len(row)} numbers below {shape.type_vocab_size}"
+                )
+            if min(row) < 0 or max(row) >= shape.vocab_size:
+                raise EncodingError(f"row {number}: got token ids {min(row)} to {max(row)}, wanted 0 to {shape.vocab_size - 1}")
+        return self._vectors(input_ids, kinds, batch_size)
 
     def tokens(self, text: Text, text_pair: Text | None = None) -> list[str]:
         """The tokens that the vectors of `encode` stand for."""
-        return [str(self.tokenizer.id_to_token(token)) for token in self._ids(self._tokenize(text, text_pair))]
+        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))])
+        return [str(self.tokenizer.id_to_token(token)) for token in self._ids(row)]
 
-    def _tokenize(self, text: Text, text_pair: Text | None, where: str = "") -> Encoding:
-        first = _text(text, where)
-        second = None if text_pair is None else _text(text_pair, where)
-        row = self.tokenizer.encode(first, second)
+    def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None) -> list[Encoding]:
+        """Rows of sentences and pairs; a message counts them from a number."""
+        rows = self.tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
         limit = self.model.encoder.shape.max_position_embeddings
-        if len(row.ids) > limit:
-            raise EncodingError(
-                f"{where}{len(row.ids)} tokens with the special ones, wanted at most {limit}, the model's limit; shorten it"
-            )
-        return row
+        for place, row in enumerate(rows):
+            if len(row.ids) > limit:
+                where = "" if number is None else f"input {number + place}: "
+                tokens = f"{len(row.ids)} tokens with the special ones"
+                raise EncodingError(f"{where}{tokens}, wanted at most {limit}, the model's limit; shorten it")
+        return rows
 
     def _ids(self, row: Encoding) -> list[int]:
         """The row's ids, where a special token that the template did not put there is an unknown word."""
@@ -113,16 +145,34 @@ class Encoder:
         ]
 
     @torch.inference_mode()
-    def _vectors(self, rows: Sequence[Encoding]) -> Iterator[torch.Tensor]:
-        ids = [self._ids(row) for row in rows]
-        lengths = [len(row) for row in ids]
-        offsets = torch.tensor([0, *lengths]).cumsum(0)
-        input_ids = torch.tensor([token for row in ids for token in row])
-        token_type_ids = torch.tensor([kind for row in rows for kind in row.type_ids])
-        return iter(self.model.encoder(input_ids, token_type_ids, offsets).split(lengths))
+    def _vectors(
+        self, input_ids: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]], batch_size: int = 1
+    ) -> list[torch.Tensor]:
+        """A tensor (L, D) for each row; the rows go through the model in batches, shorter ones first."""
+        order = sorted(range(len(input_ids)), key=lambda row: len(input_ids[row]))
+        vectors: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            lengths = [len(input_ids[row]) for row in batch]
+            flat = (torch.tensor(list(chain.from_iterable(values[row] for row in batch))) for values in (input_ids, token_type_ids))
+            found = self.model.encoder(*flat, Layout.of(torch.tensor(lengths))).split(lengths)
+            vectors.update(zip(batch, found, strict=True))
+        return [vectors[row] for row in range(len(input_ids))]
 
 
-def _text(part: object, where: str) -> str:
+def _pair(entry: Input, where: str) -> tuple[str, str | None]:
+    """The texts of a sentence or of a pair.
+
+    :raises EncodingError: it is neither.
+    """
+    if not isinstance(entry, tuple):
+        return _text(entry, where), None
+    if len(entry) != 2:
+        raise EncodingError(f"{where}got a tuple of {len(entry)}, wanted a pair; tokens come as a list")
+    return _text(entry[0], where), _text(entry[1], where)
+
+
+def _text(part: object, where: str = "") -> str:
     """A string, or tokens joined by spaces.
 
     :raises EncodingError: it is neither.

@@ -114,7 +114,7 @@ class ShardSettings(Settings):
     max_predictions_per_seq: int = setting("most predictions in a row", ge=1, le=32767)
     mask_token_rate: float = setting("share of predicted tokens replaced by <mask>", 0.8, ge=0, le=1)
     random_token_rate: float = setting("share of predicted tokens replaced by a random word; the rest stay as they are", 0.1, ge=0, le=1)
-    buckets: int = setting("shards of a split; the hash of its text decides where a document falls", 16, ge=1, le=512)
+    buckets: int = setting("shards of a split, good for 8 MB of text each; a document's hash says where it falls", 16, ge=1, le=512)
     seed: int = setting("seed of pairs and masks", 0, ge=0, lt=2**32)
 
     def __post_init__(self) -> None:
@@ -162,11 +162,18 @@ class TrainingSettings(Settings):
     checkpoint_every_seconds: float = setting("seconds between checkpoints; 0: by steps alone", 60.0, ge=0)
     keep_checkpoints: int = setting("newest checkpoints that are kept", 2, ge=1, le=1_000_000)
     device: str = setting("auto (a GPU where there is one), cpu or cuda", "auto", pattern="^(auto|cpu|cuda)$")
+    precision: str = setting(
+        "of matrix products: auto (bf16 where the device has it in hardware), fp32 or bf16", "auto", pattern="^(auto|fp32|bf16)$"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warmup_steps > self.steps:
             raise SettingsError(f"training.warmup_steps: got {self.warmup_steps}, wanted at most training.steps, {self.steps}")
+
+    def for_key(self) -> dict[str, Any]:
+        """As of every stage, without `precision` while it is auto: then it is the device's, which is recorded."""
+        return {name: value for name, value in super().for_key().items() if (name, value) != ("precision", "auto")}
 
 
 @dataclass(frozen=True)

@@ -6,36 +6,72 @@ The decision that matters: logits over the vocabulary exist at masked positions 
 Legend: B rows, D hidden size, N real tokens, M masked positions of all rows, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .cross_entropy import linear_cross_entropy_sum
 from .encoder import Encoder, EncoderShape
-
-_ROWS_A_BLOCK = 256  # of logits; a block stays in the processor's cache
+from .layout import Layout, Reads
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows one after another, without padding.
+    """Rows one after another, without padding, and what the heads read of them: R vectors.
 
-    :param input_ids: (N) int64. :param token_type_ids: (N) int64. :param offsets: (B + 1) int64.
-    :param masked: (M) int64, masked positions among the N tokens. :param labels: (M) int64.
+    :param input_ids: (N) int64. :param token_type_ids: (N) int64. :param layout: of the rows. :param reads: of the rows.
+    :param masked: (M) int64, masked tokens among the R that are read. :param labels: (M) int64.
+    :param first: (B) int64, each row's first token among the R.
     :param next_sentence_label: (B) int64; 0: B follows A, 1: B is random.
     """
 
     input_ids: Tensor
     token_type_ids: Tensor
-    offsets: Tensor
+    layout: Layout
+    reads: Reads
     masked: Tensor
     labels: Tensor
+    first: Tensor
     next_sentence_label: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        lengths: Tensor,
+        masked: Tensor,
+        mask_counts: Tensor,
+        labels: Tensor,
+        next_sentence_label: Tensor,
+        *,
+        padded: bool = False,
+    ) -> "Batch":
+        """Lay rows out, on the CPU; all int64.
+
+        :param lengths: (B), tokens of each row. :param masked: (M), masked tokens among the N, row by row.
+        :param mask_counts: (B), masks of each row. :param padded: for a GPU, see `Layout`.
+        """
+        layout = Layout.of(lengths, padded)
+        reads, masked, first = Reads.of(layout, lengths, masked, mask_counts)
+        return cls(input_ids, token_type_ids, layout, reads, masked, labels, first, next_sentence_label)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
-        return Batch(**{entry.name: getattr(self, entry.name).to(device, non_blocking=True) for entry in fields(self)})
+        return self._map(lambda value: value.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Batch":
+        """The same batch in memory from which a GPU copies by itself."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
+        parts: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        moved: dict[str, Any] = {name: move(part) if isinstance(part, Tensor) else part.map(move) for name, part in parts.items()}
+        return Batch(**moved)
 
 
 @dataclass(frozen=True)
@@ -67,18 +103,11 @@ class MaskedLMHead(nn.Module):
         return logits_MV
 
     def loss_sum(self, x_MD: Tensor, labels: Tensor) -> Tensor:
-        """The summed cross-entropy of `forward`'s logits, a block of rows at a time, so that no M x V matrix is ever held."""
-        return F.linear_cross_entropy(
-            self._transformed(x_MD),
-            self.decoder.weight,
-            labels,
-            linear_bias=self.decoder.bias,
-            reduction="sum",
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=_ROWS_A_BLOCK),
-        )
+        """The summed cross-entropy of `forward`'s logits, never all of them at once."""
+        return linear_cross_entropy_sum(self._transformed(x_MD), self.decoder.weight, self.decoder.bias, labels)
 
     def _transformed(self, x_MD: Tensor) -> Tensor:
-        y_MD: Tensor = self.norm(F.relu(self.transform(x_MD)))
+        y_MD: Tensor = self.norm(F.relu(self.transform(x_MD)).float())
         return y_MD
 
 
@@ -106,27 +135,27 @@ class BertForPretraining(nn.Module):
         self.next_sentence = NextSentenceHead(shape)
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits at the masked positions (M, V) and of each row's pair (B, 2)."""
+        """Logits at the masked positions (M, V) and of each row's pair (B, 2), fp32."""
         masked_MD, first_BD = self._read(batch)
-        return self.masked_lm(masked_MD), self.next_sentence(first_BD)
+        return self.masked_lm(masked_MD).float(), self.next_sentence(first_BD).float()
 
     def forward(self, batch: Batch) -> Losses:
         """The losses of both tasks."""
         masked_MD, first_BD = self._read(batch)
-        return losses(self.masked_lm.loss_sum(masked_MD, batch.labels), self.next_sentence(first_BD), batch)
+        return losses(self.masked_lm.loss_sum(masked_MD, batch.labels), self.next_sentence(first_BD).float(), batch)
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors of the masked positions (M, D) and of each row's first token (B, D)."""
-        x_ND = self.encoder(batch.input_ids, batch.token_type_ids, batch.offsets)
-        return x_ND.index_select(0, batch.masked), x_ND.index_select(0, batch.offsets[:-1])
+        x_RD = self.encoder(batch.input_ids, batch.token_type_ids, batch.layout, batch.reads)
+        return x_RD.index_select(0, batch.masked), x_RD.index_select(0, batch.first)
 
 
 def losses(mlm_sum: Tensor, next_sentence_logits_B2: Tensor, batch: Batch) -> Losses:
     """Both tasks' cross-entropies, each masked position and each row weighing the same."""
-    count = batch.labels.new_tensor
+    count = batch.labels.new_full  # by the device itself, so that nothing waits for a copy
     return Losses(
         mlm_sum,
-        count(len(batch.labels)),
+        count((), len(batch.labels)),
         F.cross_entropy(next_sentence_logits_B2, batch.next_sentence_label, reduction="sum"),
-        count(len(batch.next_sentence_label)),
+        count((), len(batch.next_sentence_label)),
     )

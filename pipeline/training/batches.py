@@ -1,14 +1,19 @@
 """Examples -> batches, in an order that depends on the seed and the step alone.
 
 In: examples as flat arrays. Out: the batch of any step, for any rank. The decision that matters: the order is a
-function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state.
+function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state; that the
+next batch is made ahead changes nothing.
 """
+
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 
 from ..model.pretraining import Batch
 from ..shards import Examples, IntArray
+from .distributed import World
+from .stopwatch import Stopwatch
 
 
 class Order:
@@ -27,20 +32,55 @@ class Order:
         return self._order[place * self._batch_size : (place + 1) * self._batch_size]
 
 
-def make_batch(examples: Examples, rows: IntArray) -> Batch:
-    """The batch of some rows, in the order given."""
+class BatchLoader:
+    """This rank's batch of each step; while one is trained on, a thread makes the next."""
+
+    def __init__(self, examples: Examples, order: Order, world: World) -> None:
+        self._examples, self._order, self._world = examples, order, world
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._ahead: dict[int, Future[tuple[Batch, int]]] = {}
+        self.waiting = Stopwatch()
+
+    def load(self, step: int) -> tuple[Batch, int]:
+        """The batch of a step, counted from 0, on the rank's device, and the rows of all ranks' together.
+
+        What goes wrong in the thread is raised here.
+        """
+        with self.waiting:
+            ahead = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
+            batch, rows = ahead.result()
+        self._ahead = {step + 1: self._thread.submit(self._make, step + 1)}
+        return batch.to(self._world.device), rows
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _make(self, step: int) -> tuple[Batch, int]:
+        rows, on_gpu = self._order.rows(step), self._world.device.type == "cuda"
+        batch = make_batch(self._examples, rows[self._world.rank :: self._world.size], padded=on_gpu)
+        return batch.pin_memory() if on_gpu else batch, len(rows)
+
+
+def make_batch(examples: Examples, rows: IntArray, padded: bool = False) -> Batch:
+    """The batch of some rows, shorter ones first, so that rows of one length are neighbours.
+
+    :param padded: for a GPU, see `Layout`.
+    """
+    rows = rows[np.argsort(examples.offsets[rows + 1] - examples.offsets[rows], kind="stable")]
     tokens, offsets = _spans(examples.offsets, rows)
     masks, mask_offsets = _spans(examples.mask_offsets, rows)
-    masked = examples.masked_lm_positions[masks] + np.repeat(offsets[:-1], np.diff(mask_offsets))
+    mask_counts = np.diff(mask_offsets)
     arrays = (
         examples.input_ids[tokens],
         examples.token_type_ids[tokens],
-        offsets,
-        masked,
+        np.diff(offsets),
+        examples.masked_lm_positions[masks] + np.repeat(offsets[:-1], mask_counts),
+        mask_counts,
         examples.masked_lm_labels[masks],
         examples.next_sentence_label[rows],
     )
-    return Batch(*(torch.from_numpy(array.astype(np.int64)) for array in arrays))
+    return Batch.of(*(torch.from_numpy(array.astype(np.int64)) for array in arrays), padded=padded)
 
 
 def _spans(offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:

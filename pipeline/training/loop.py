@@ -8,6 +8,7 @@ import hashlib
 import logging
 import platform
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ from ..settings import TrainingSettings
 from ..shards import Examples, read_shards
 from ..storage import Output, Store, open_output, verify_digests
 from ..tensors import save_tensors
-from .batches import Order, make_batch
+from .batches import BatchLoader, Order
 from .checkpoint import Checkpoints
 from .distributed import World
 from .evaluate import evaluate
 from .metrics import Metrics, progress_line
 from .optimizer import learning_rate, make_optimizer, set_learning_rate
+from .precision import autocast, chosen_precision
 from .run import FILE, METRICS, WEIGHTS, RunSettings
+from .stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,9 @@ class Trainer:
     def __init__(self, run: RunSettings, world: World, lease: Lease | None = None) -> None:
         self.run, self.world, self.lease = run, world, lease
         self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
-        self.order = Order(len(self.train), run.training.batch_size, run.training.seed)
+        self.loader = BatchLoader(self.train, Order(len(self.train), run.training.batch_size, run.training.seed), world)
+        self.precision = chosen_precision(run.training.precision, world.device)
+        self.saving = Stopwatch()
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
         self.model = BertForPretraining(run.shape).to(world.device)
         self.optimizer = make_optimizer(self.model, run.training)
@@ -70,11 +75,11 @@ class Trainer:
     def take_step(self) -> None:
         """One update. The loss is the deck's: mean MLM loss + mean next-sentence loss, over the whole batch."""
         settings, world = self.settings, self.world
-        rows = self.order.rows(self.step)
-        batch = make_batch(self.train, rows[world.rank :: world.size]).to(world.device)
+        batch, rows = self.loader.load(self.step)
         self.step += 1
         torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, world.rank))
-        losses = self._summed(batch)
+        with autocast(self.precision, world.device):
+            losses = self._summed(batch)
         counts = world.sum(torch.stack([losses.mlm_count, losses.next_sentence_count])).clamp(min=1)
         mlm_loss, next_sentence_loss = losses.mlm_sum / counts[0], losses.next_sentence_sum / counts[1]
         # Ranks divide by the counts of all, and DistributedDataParallel averages gradients: world.size makes that a sum.
@@ -86,13 +91,14 @@ class Trainer:
         sums = world.sum(torch.stack([mlm_loss.detach(), next_sentence_loss.detach()]))
         if self.metrics:
             norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-            self.metrics.add(self.step, sums[0], sums[1], norm, rate, len(rows))
+            self.metrics.add(self.step, sums[0], sums[1], norm, rate, rows)
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures, noted at this step."""
         if self.metrics:
             self.metrics.flush()
-        figures = evaluate(self.model, self.valid, self.settings.batch_size, self.world)
+        with autocast(self.precision, self.world.device):
+            figures = evaluate(self.model, self.valid, self.settings.batch_size, self.world)
         if self.metrics:
             self.metrics.resume_clock()
             self.metrics.held_out(self.step, figures)
@@ -123,9 +129,10 @@ class Trainer:
         """Write a checkpoint of this step; only what was found finite is saved."""
         if self.metrics:
             self.metrics.flush()
-            self.check_weights()
-            self.check_lease()
-            self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
+            with self.saving:
+                self.check_weights()
+                self.check_lease()
+                self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
             self.metrics.resume_clock()
 
 
@@ -161,11 +168,19 @@ def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output 
     :raises NonFiniteError: a loss or gradient became infinite or not a number; the last good checkpoint stays.
     """
     trainer = Trainer(run, world, lease)
-    settings, metrics = run.training, trainer.metrics
+    with closing(trainer.loader):
+        _take_all_steps(trainer)
+    figures = trainer.evaluate()
+    return _publish(trainer, figures) if world.writes else None
+
+
+def _take_all_steps(trainer: Trainer) -> None:
+    settings, metrics, world = trainer.settings, trainer.metrics, trainer.world
     saved_at = time.monotonic()
     if metrics:
         rows, parameters = len(trainer.train), sum(p.numel() for p in trainer.model.parameters())
-        logger.info("training %s parameters on %s pairs, %d steps on %s", f"{parameters:,}", f"{rows:,}", settings.steps, _device(world))
+        where = f"{_device(world)}, {trainer.precision}"
+        logger.info("training %s parameters on %s pairs, %d steps on %s", f"{parameters:,}", f"{rows:,}", settings.steps, where)
         metrics.resume_clock()
     while trainer.step < settings.steps:
         trainer.take_step()
@@ -180,8 +195,6 @@ def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output 
             saved_at = time.monotonic()
     if metrics:
         trainer.check_weights()
-    figures = trainer.evaluate()
-    return _publish(trainer, figures) if world.writes else None
 
 
 def _checkpoint_due(step: int, settings: TrainingSettings, saved_at: float) -> bool:
@@ -213,7 +226,16 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
             "device": _device(trainer.world),
         }
 
-    recorded = {"torch": torch.__version__, "ranks": trainer.world.size, "settings": run.training.as_dict()}
+    recorded = {
+        "torch": torch.__version__,
+        "ranks": trainer.world.size,
+        "settings": run.training.as_dict(),
+        "precision": trainer.precision,
+        # Of this process, which may have gone on from a checkpoint.
+        "seconds_waiting_for_batches": trainer.loader.waiting.seconds,
+        "seconds_checkpointing": trainer.saving.seconds,
+        "seconds_writing_metrics": metrics.writing.seconds,
+    }
     with store.staging() as folder:
         facts = build(folder)
         trainer.check_lease()

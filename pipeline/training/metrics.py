@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError
+from .stopwatch import Stopwatch
 
 
 class Metrics:
@@ -34,6 +35,7 @@ class Metrics:
         self._pairs = steps[-1]["pairs"] if steps else 0
         self._clock = time.perf_counter()
         self.last: dict[str, Any] = steps[-1] if steps else {}
+        self.writing = Stopwatch()
 
     def resume_clock(self) -> None:
         """Start counting training time here; what came since the last flush was not training."""
@@ -93,7 +95,7 @@ class Metrics:
         return self._path.read_text("utf-8")
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.writing, self._path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 

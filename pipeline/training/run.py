@@ -19,7 +19,7 @@ from ..settings import ModelSettings, Preset, TrainingSettings
 from ..shards import shard_buckets
 from ..storage import Output, Recipe, Store
 
-FORMAT = 1
+FORMAT = 2
 STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"

@@ -48,6 +48,33 @@ def test_a_batch_changes_no_result(encoder: Encoder) -> None:
     assert encoder.encode_many([]) == []
 
 
+def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
+    texts = ["he left", "a crane is flying", "", PAIR, "a"]
+    rows = [encoder.tokenizer.encode(*(map(" ".join, text) if isinstance(text, tuple) else (text,))) for text in texts]
+    found = encoder.encode_input_ids([row.ids for row in rows], [row.type_ids for row in rows])
+    for mine, wanted in zip(found, encoder.encode_many(texts), strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder.encode_input_ids([rows[0].ids])[0], encoder.encode("he left")[0], atol=1e-5, rtol=0)
+    assert encoder.encode_input_ids([]) == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds", "message"),
+    [
+        ([[2, 3], []], None, "row 1: got 0 tokens, wanted 1 to 64"),
+        ([[2] * 65], None, "row 0: got 65 tokens"),
+        ([[2, 10_000]], None, "row 0: got token ids 2 to 10000"),
+        ([[2, -1]], None, "row 0: got token ids -1 to 2"),
+        ([[2, 3]], [[0]], "row 0: got token_type_ids"),
+        ([[2, 3]], [[0, 2]], "row 0: got token_type_ids"),
+        ([[2, 3]], [], "got 0 rows, wanted 1"),
+    ],
+)
+def test_token_ids_that_are_none_are_refused(encoder: Encoder, ids: list, kinds: list | None, message: str) -> None:
+    with pytest.raises(EncodingError, match=message):
+        encoder.encode_input_ids(ids, kinds)
+
+
 def test_segments_and_the_order_of_a_pair_matter(encoder: Encoder) -> None:
     row = encoder.tokenizer.encode("a b", "c")
     assert row.type_ids == [0, 0, 0, 0, 1, 1]

@@ -55,12 +55,14 @@ def test_outputs_agree_at_real_positions_and_real_masks() -> None:
     def real(name: str, counts: list[int]) -> torch.Tensor:
         return torch.cat([row[:count] for row, count in zip(golden[name], counts, strict=True)])
 
-    offsets = torch.tensor([0, *lengths]).cumsum(0)
-    masked = real("positions", masks) + torch.repeat_interleave(offsets[:-1], golden["masks"])
+    starts = torch.tensor([0, *lengths]).cumsum(0)[:-1]
+    masked = real("positions", masks) + torch.repeat_interleave(starts, golden["masks"])
     empty = torch.zeros(len(masked), dtype=torch.long)
-    batch = Batch(real("tokens", lengths), real("segments", lengths), offsets, masked, empty, empty[:3])
+    batch = Batch.of(
+        real("tokens", lengths), real("segments", lengths), golden["lengths"].long(), masked, golden["masks"].long(), empty, empty[:3]
+    )
     with torch.no_grad():
-        encoded = model.encoder(batch.input_ids, batch.token_type_ids, batch.offsets)
+        encoded = model.encoder(batch.input_ids, batch.token_type_ids, batch.layout)
         mlm_logits, next_sentence_logits = model.logits(batch)
     torch.testing.assert_close(encoded, real("encoded", lengths), atol=1e-5, rtol=0)
     torch.testing.assert_close(mlm_logits, real("mlm_logits", masks), atol=1e-5, rtol=0)

@@ -1,6 +1,8 @@
 """Order, batches, learning rate, evaluation and metrics, each against a direct computation."""
 
 import json
+import threading
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,13 @@ from pipeline.model.encoder import EncoderShape
 from pipeline.model.pretraining import BertForPretraining
 from pipeline.settings import load_preset
 from pipeline.shards import Examples, read_shards, shard_buckets
-from pipeline.training.batches import Order, make_batch
+from pipeline.training.batches import BatchLoader, Order, make_batch
 from pipeline.training.distributed import World
 from pipeline.training.evaluate import evaluate
+from pipeline.training.loop import Trainer, derived_seed
 from pipeline.training.metrics import Metrics
 from pipeline.training.optimizer import learning_rate
+from pipeline.training.precision import chosen_precision
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -36,16 +40,22 @@ def test_every_example_comes_once_an_epoch_in_another_order_each_time() -> None:
 
 
 def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
-    rows = np.array([5, 0, 9])
-    batch = make_batch(examples, rows)
+    chosen = np.array([5, 0, 9])
+    batch = make_batch(examples, chosen)
+    lengths = np.diff(examples.offsets)
+    rows = sorted(chosen, key=lambda row: lengths[row])
+    masked = batch.reads.tokens[batch.masked]
+    assert batch.layout.groups == tuple((len(list(same)), length) for length, same in groupby(lengths[rows]))
     for place, row in enumerate(rows):
-        start, end = batch.offsets[place], batch.offsets[place + 1]
+        start = int(lengths[rows[:place]].sum())
+        end = start + int(lengths[row])
+        assert batch.reads.tokens[batch.first[place]] == start
         source = slice(examples.offsets[row], examples.offsets[row + 1])
         assert batch.input_ids[start:end].tolist() == examples.input_ids[source].tolist()
         assert batch.token_type_ids[start:end].tolist() == examples.token_type_ids[source].tolist()
         masks = slice(examples.mask_offsets[row], examples.mask_offsets[row + 1])
-        inside = (batch.masked >= start) & (batch.masked < end)
-        assert (batch.masked[inside] - start).tolist() == examples.masked_lm_positions[masks].tolist()
+        inside = (masked >= start) & (masked < end)
+        assert (masked[inside] - start).tolist() == examples.masked_lm_positions[masks].tolist()
         assert batch.labels[inside].tolist() == examples.masked_lm_labels[masks].tolist()
     assert batch.next_sentence_label.tolist() == examples.next_sentence_label[rows].tolist()
 
@@ -69,6 +79,72 @@ def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examp
     with torch.no_grad():
         rows = [model(make_batch(examples, np.array([row]))) for row in range(len(examples))]
     assert whole["mlm_loss"] == pytest.approx(float(sum(r.mlm_sum for r in rows) / sum(r.mlm_count for r in rows)), rel=1e-5)
+
+
+def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Examples) -> None:
+    order = Order(len(examples), 8, 0)
+    loader = BatchLoader(examples, Order(len(examples), 8, 0), ALONE)
+    for step in (0, 1, 2, 9, 3):
+        batch, rows = loader.load(step)
+        wanted = make_batch(examples, order.rows(step))
+        assert rows == len(order.rows(step))
+        assert torch.equal(batch.input_ids, wanted.input_ids) and torch.equal(batch.labels, wanted.labels)
+    loader.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_what_goes_wrong_in_the_loader_is_raised_where_its_batch_is_wanted(examples: Examples) -> None:
+    loader = BatchLoader(examples, Order(len(examples) + 100, len(examples) + 100, 0), ALONE)
+    with pytest.raises(IndexError):
+        loader.load(0)
+    loader.close()
+
+
+@pytest.mark.parametrize(("wanted", "fast", "given"), [("auto", True, "bf16"), ("auto", False, "fp32"), ("fp32", True, "fp32")])
+def test_the_precision_is_what_the_device_is_fast_at(monkeypatch, wanted: str, fast: bool, given: str) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "amx_bf16": fast})
+    assert chosen_precision(wanted, torch.device("cpu")) == given
+
+
+def test_bf16_where_it_is_slow_is_given_with_one_line(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert chosen_precision("bf16", torch.device("cpu")) == "bf16"
+    assert len(caplog.messages) == 1 and "bf16 is slow" in caplog.messages[0]
+
+
+def test_precision_is_in_the_key_only_where_it_was_asked_for() -> None:
+    tiny = load_preset("tiny").training
+    assert "precision" not in tiny.for_key()
+    assert tiny.override({"precision": "bf16"}).for_key() == tiny.for_key() | {"precision": "bf16"}
+
+
+def trainer(built, work: Path, **training) -> Trainer:
+    run = built.write_run(work, **training)
+    return Trainer(run, ALONE)
+
+
+def test_nothing_before_the_first_step_changes_a_parameter(small_built, tmp_path: Path) -> None:
+    """And an evaluation changes none, nor the steps after it."""
+    found = trainer(small_built, tmp_path, seed=3)
+    torch.manual_seed(derived_seed(3, "weights"))
+    wanted = BertForPretraining(found.run.shape).state_dict()
+    found.evaluate()
+    assert all(torch.equal(value, wanted[name]) for name, value in found.model.state_dict().items())
+    assert not found.optimizer.state
+    found.loader.close()
+
+
+def test_losses_of_bf16_are_those_of_fp32_within_half_a_percent_after_equal_steps(small_built, tmp_path: Path) -> None:
+    found = {}
+    for precision in ("fp32", "bf16"):
+        one = trainer(small_built, tmp_path / precision, precision=precision, steps=20, learning_rate=3e-3)
+        for _ in range(20):
+            one.take_step()
+        one.loader.close()
+        found[precision] = one.evaluate()
+        assert all(parameter.dtype == torch.float32 for parameter in one.model.parameters())
+    for name in ("mlm_loss", "next_sentence_loss"):
+        assert found["bf16"][name] == pytest.approx(found["fp32"][name], rel=5e-3)
 
 
 def add(metrics: Metrics, step: int, mlm: float, norm: float = 1.0) -> None:

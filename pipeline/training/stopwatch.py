@@ -1,0 +1,19 @@
+"""How long something took, over all its times."""
+
+import time
+from typing import Self
+
+
+class Stopwatch:
+    """Runs inside `with`; `seconds` is the sum."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._start = 0.0
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._start
