@@ -2,10 +2,12 @@
 
     pretrain-bert run [--preset tiny] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
+    pretrain-bert inspect [ADDRESS] [--examples 5] [--seed 0] [--pictures FOLDER]
     pretrain-bert clean [--days 7] [--yes]
 
-A `PipelineError` ends it with one line on standard error and exit status 1. Prefect and MLflow are imported late, after
-the settings were checked and after their environment was set, so that a wrong setting is answered at once.
+A `PipelineError` ends it with one line on standard error and exit status 1. Prefect, MLflow, torch and matplotlib are imported
+late, where a command needs them: after the settings were checked, so that a wrong setting is answered at once, and after
+their environment was set.
 """
 
 import argparse
@@ -13,19 +15,18 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.clean import days_ago
 from pipeline.data.download import without_credentials
-from pipeline.encoding import Encoder
 from pipeline.errors import PipelineError, SettingsError
-from pipeline.samples import WORD
+from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
 from pipeline.settings import load_preset, preset_names
 
 from .names import check_model_name, check_version_address
-from .places import CORPUS, QUIET, artifacts, tracking_uri
+from .places import CORPUS, QUIET, artifacts, store, tracking_uri
 from .services import check_prefect
 
 _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
@@ -77,6 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("text")
     encode.add_argument("text_pair", nargs="?")
     encode.set_defaults(run_command=_encode)
+    inspect = commands.add_parser("inspect", help="show what a shard set holds: some of its examples, and statistics")
+    inspect.add_argument(
+        "address",
+        nargs="?",
+        help="folder of a shard set or of a bucket; or its key in the store, or the beginning of it (default: the newest set to train on)",
+    )
+    inspect.add_argument("--examples", default="5", help="how many (default: %(default)s); 0: statistics alone")
+    inspect.add_argument("--seed", default="0", help="of the examples' draw (default: %(default)s)")
+    inspect.add_argument("--pictures", metavar="FOLDER", help="write pictures there: lengths, frequencies of tokens, labels and masks")
+    inspect.set_defaults(run_command=_inspect)
     clean = commands.add_parser("clean", help="show, or remove, outputs that no registered version and no recent run leads to")
     clean.add_argument("--days", default="7", help="keep what was made or run within so many days (default: %(default)s)")
     clean.add_argument("--yes", action="store_true", help="remove; without it nothing is")
@@ -153,13 +164,21 @@ def _prepare_environment() -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    _make_folder(os.environ["PREFECT_HOME"])
+
+
+def _make_folder(path: str) -> Path:
+    folder = Path(path)
     try:
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}; wanted a folder that can be written") from error
+    return folder
 
 
 def _report(result: dict[str, Any]) -> None:
+    from pipeline.samples import WORD  # imports torch
+
     run, held_out = result["run"], result["run"]["held_out"]
     print(f"\ncorpus         {result['corpus']}: {result['note']}")
     print(f"training       {run['steps']} steps on {run['device']}, {run['pairs_per_second']:,.0f} pairs/s")
@@ -186,11 +205,69 @@ def _encode(options: argparse.Namespace) -> None:
         from . import registry  # imports MLflow
 
         folder = registry.download_encoder(options.model)
+    from pipeline.encoding import Encoder  # imports torch
+
     encoder = Encoder.load(folder)
     vectors = encoder.encode(options.text, options.text_pair)
     print(f"shape {tuple(vectors.shape)}")
     for token, vector in zip(encoder.tokens(options.text, options.text_pair), vectors[0], strict=True):
         print(f"{token:>16}  {_numbers(vector[:4].tolist())}")
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    count, seed = (_number(name, getattr(options, name)) for name in ("examples", "seed"))
+    for name, value in (("examples", count), ("seed", seed)):
+        if value < 0:
+            raise SettingsError(f"{name}: got {value}, wanted a value >= 0")
+    shards = find_shards(store(), options.address)
+    pictures_folder = _make_folder(options.pictures) if options.pictures else None
+    _print([_title(shards), ""])
+    for number, example in enumerate(draw_examples(shards, count, seed), 1):
+        _print(_example_lines(number, example))
+    statistics = count_shards(shards)
+    _print(_table_lines(statistics))
+    if pictures_folder:
+        _draw(statistics, pictures_folder)
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Print; where nobody reads any more, as after `| head`, end quietly."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        sys.exit(0)
+
+
+def _title(shards: ShardSet) -> str:
+    split = shards.output.facts.get("split")
+    content = f"{split}, {len(shards.output.facts['buckets'])} buckets" if split else "one bucket"
+    return f"{shards.output.address}: {content}, made {shards.output.manifest['recorded']['created']}"
+
+
+def _example_lines(number: int, example: Example) -> list[str]:
+    place = f"row {example.row} of bucket/{example.bucket}, document {example.document}"
+    sentences = (" ".join(map(str, tokens)) for tokens in (example.first, example.second))
+    return [f"example {number}: {example.label}; {place}", *(f"  {name}  {text}" for name, text in zip("AB", sentences, strict=True)), ""]
+
+
+def _table_lines(statistics: Statistics) -> list[str]:
+    rows = [line.cells() for line in statistics.table()]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [f"{name:<{widths[0]}}  {count:>{widths[1]}}  {share:>{widths[2]}}  {note}".rstrip() for name, count, share, note in rows]
+
+
+def _draw(statistics: Statistics, folder: Path) -> None:
+    from . import pictures  # imports matplotlib
+
+    figures = {
+        "lengths": pictures.row_lengths(statistics),
+        "token-frequencies": pictures.token_frequencies(statistics),
+        "labels-and-masks": pictures.labels_and_masks(statistics),
+    }
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=pictures.DPI)
+    _print(["", *(f"picture  {folder / name}.png" for name in figures)])
 
 
 def _clean(options: argparse.Namespace) -> None:

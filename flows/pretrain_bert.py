@@ -18,6 +18,7 @@ from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
 from pipeline.errors import LeaseLostError, RegistryError
 from pipeline.export import export_encoder, find_encoder
+from pipeline.inspection import open_shards
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
     ModelOverrides,
@@ -31,7 +32,7 @@ from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.run import STAGE, RunSettings, plan_run, read_metrics
 
-from . import launch, logs, registry, reports, versions
+from . import launch, logs, pictures, registry, reports, versions
 from .metrics import Curve, send_gently
 from .names import PATTERN, VERSION_PATTERN
 from .names import model_name as default_name
@@ -77,6 +78,7 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     if not output.found:
         get_run_logger().info("%s: %d buckets made, %d found", split, recorded["buckets_made"], recorded["buckets_found"])
+        reports.show_shards(open_shards(store(), output))
     return ended(output, output)
 
 
@@ -134,7 +136,7 @@ def export(run: Output, words: Output, corpus: Output) -> Output:
 def register(name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str], newest: Version | None) -> Result:
     """Register the encoder with its sample encodings, or find the version that holds it."""
     rows = read_metrics(run)
-    picture = reports.loss_curve(rows)
+    picture = pictures.loss_curve(rows)
     with store().local(encoder) as folder, store().lease("version", f"{name}-{encoder.key}"):
         samples, similarity = sample_encodings(Encoder.load(folder))
         description = reports.samples_markdown(samples, similarity)

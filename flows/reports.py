@@ -1,11 +1,11 @@
-"""Prefect artifacts: progress, what was built, the loss curve, the sample encodings, the version.
+"""Prefect artifacts: progress, what the shards hold, what was built, the loss curve, the sample encodings, the version.
 
-In: outputs and rows of metrics. Out: artifacts on the run's page. Every text here is Markdown or a table.
+In: outputs, statistics and figures. Out: artifacts on the run's page. Every text here is Markdown or a table.
 """
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -20,10 +20,13 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from pipeline.inspection import ShardSet, Statistics, count_shards
 from pipeline.samples import WORD, SampleEncoding
 from pipeline.storage import Output
 
-Row = Mapping[str, Any]
+from . import pictures
+
+ENOUGH_ROWS = 100_000  # to see lengths and words by; read in well under a second
 
 
 def start_progress() -> UUID:
@@ -37,6 +40,20 @@ def show_progress(artifact: UUID, step: int, steps: int) -> None:
     """Move the bar; a server that misses a beat is no reason to end what it shows."""
     with suppress(httpx.HTTPError):
         update_progress_artifact(artifact, progress=100.0 * step / steps)
+
+
+def show_shards(shards: ShardSet) -> None:
+    """What a split's shard set holds; of a large one, lengths and words are those of its first buckets."""
+    split = shards.output.facts["split"]
+    markdown = shards_markdown(count_shards(shards, ENOUGH_ROWS))
+    create_markdown_artifact(markdown, key=f"shards-{split}", description=f"What the shards of {split} hold")
+
+
+def shards_markdown(statistics: Statistics) -> str:
+    """The statistics of a shard set as Markdown, with a picture of the lengths."""
+    lines = ["| | count | share | |", "|---|---:|---:|---|"]
+    lines += [f"| {' | '.join(map(_cell, line.cells()))} |" for line in statistics.table()]
+    return "\n".join([*lines, "", statistics.sample, "", _picture(pictures.row_lengths(statistics), "lengths of rows")])
 
 
 def show_built(outputs: Iterable[Output]) -> None:
@@ -70,27 +87,16 @@ def _plain(value: object) -> bool:
     return isinstance(value, int | float | str) and not isinstance(value, bool)
 
 
-def loss_curve(rows: Sequence[Row]) -> Figure:
-    """Losses by step: each step's, the running means, and the held-out ones."""
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    steps = [row for row in rows if row["kind"] == "train"]
-    held_out = [row for row in rows if row["kind"] == "held_out"]
-    for axes, name, title in zip(figure.subplots(1, 2), ("mlm_loss", "next_sentence_loss"), ("masked words", "next sentence"), strict=True):
-        axes.plot([row["step"] for row in steps], [row[name] for row in steps], lw=0.8, alpha=0.6, label="each step")
-        axes.plot([row["step"] for row in steps], [row[f"{name}_mean"] for row in steps], label="running mean")
-        axes.plot([row["step"] for row in held_out], [row[name] for row in held_out], "o", label="held out")
-        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
-        axes.grid(alpha=0.3)
-    axes.legend()
-    return figure
-
-
 def show_loss_curve(figure: Figure) -> None:
     """The curve as a picture."""
+    create_markdown_artifact(_picture(figure, "losses by step"), key="loss-curve", description="Losses by step")
+
+
+def _picture(figure: Figure, name: str) -> str:
+    """A figure within Markdown."""
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=90)
-    data = base64.b64encode(picture.getvalue()).decode()
-    create_markdown_artifact(f"![losses by step](data:image/png;base64,{data})", key="loss-curve", description="Losses by step")
+    figure.savefig(picture, format="png", dpi=pictures.DPI)
+    return f"![{name}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
 
 
 def samples_table(samples: Sequence[SampleEncoding]) -> dict[str, list[Any]]:
@@ -115,7 +121,7 @@ def samples_markdown(samples: Sequence[SampleEncoding], similarity: float) -> st
 
 
 def _cell(value: str) -> str:
-    return value.replace("<", "&lt;")
+    return value.replace("<", "&lt;").replace("|", "&#124;")
 
 
 def _numbers(vector: Sequence[float]) -> str:

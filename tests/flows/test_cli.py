@@ -2,6 +2,8 @@
 
 import functools
 import http.server
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +109,86 @@ def test_encode_without_a_model_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: nowhere: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_inspect_prints_examples_and_statistics(small_built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("BERT_STORE", small_built.store.root)
+    rows = small_built.train.facts["counts"]["rows"]
+    assert cli.main(["inspect", "--examples", "2"]) == 0
+    title, _, label, first, second, *rest = capsys.readouterr().out.splitlines()
+    assert title.startswith(f"{small_built.train.address}: train, 2 buckets, made ")
+    assert re.match(r"example 1: B (follows A|is random); row \d+ of bucket/[0-9a-f]{20}, document \d+$", label)
+    assert re.match(r"  A  <cls> .* <sep>$", first)
+    assert re.match(r"  B  .* <sep>$", second)
+    assert re.search(r"\[\S+ (-> \S+|= kept)\]", first + second)
+    assert len([line for line in rest if line.startswith("example ")]) == 1
+    assert any(re.fullmatch(rf"rows +{rows}", line) for line in rest)
+
+    assert cli.main(["inspect", small_built.train.key[:10], "--examples", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "example 1" not in said
+    assert re.search(rf"^rows +{rows}$", said, re.MULTILINE)
+
+
+def test_inspect_writes_pictures(small_built, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = small_built.train.facts["buckets"][0]["key"]
+    arguments = ["inspect", small_built.store.address("bucket", bucket), "--examples", "0", "--pictures"]
+    assert cli.main([*arguments, str(tmp_path / "new" / "pictures")]) == 0
+    title, *_, first, second, third = capsys.readouterr().out.splitlines()
+    assert f"bucket/{bucket}: one bucket, made " in title
+    for line in (first, second, third):
+        assert Path(line.removeprefix("picture  ")).read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "file").touch()
+    assert cli.main([*arguments, str(tmp_path / "file")]) == 1
+    said = f"error: {tmp_path / 'file'}: File exists; wanted a folder that can be written\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--examples", "-1"], "examples: got -1, wanted a value >= 0"),
+        (["--examples", "many"], "examples: got 'many', wanted a whole number"),
+        (["--seed", "-1"], "seed: got -1, wanted a value >= 0"),
+        (["abc"], "abc: no shard set and no bucket in "),
+        (["nowhere"], "nowhere: no finished shard set or bucket here; wanted the folder "),
+        ([], "{store}: no shard set of the training split here; make one with pretrain-bert run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_inspect_answers_what_is_wrong_with_one_line(
+    tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_STORE", str(tmp_path / "store"))
+    assert cli.main(["inspect", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {message.format(store=tmp_path / 'store')}"), said.err
+    assert len(said.err.splitlines()) == 1
+    assert not said.out
+
+
+def test_inspect_starts_without_torch_and_ends_quietly_where_nobody_reads(small_built) -> None:
+    code = """
+import sys
+from flows import cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    print(sorted({"torch", "prefect", "mlflow", "matplotlib"} & sys.modules.keys()), file=sys.stderr)
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "inspect", small_built.train.address],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
 def test_terminated_in_mid_training_it_ends_whole_and_has_recorded_no_credentials(tmp_path: Path, text) -> None:

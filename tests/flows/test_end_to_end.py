@@ -93,6 +93,7 @@ def test_prefect_shows_what_was_built(finished: Stack, corpus: Path) -> None:
     of_run = {"flow_runs": {"id": {"any_": [run["id"]]}}}
     shown = {artifact["key"]: artifact for artifact in finished.ask("artifacts/filter", of_run)}
     assert set(shown) >= {"training-progress", "what-was-built", "loss-curve", "sample-encodings", "model-version"}
+    assert set(shown) >= {"shards-train", "shards-valid"}
     assert float(shown["training-progress"]["data"]) == 100.0
     assert "data:image/png;base64," in shown["loss-curve"]["data"]
     assert f"{finished.mlflow}/#/models/bert-tiny-river-birds/versions/1" in shown["model-version"]["data"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import names, registry, reports
+from flows import names, pictures, registry, reports
 from flows.places import EXPERIMENT, tracking_uri
 from pipeline.encoding import Encoder
 from pipeline.errors import RegistryError
@@ -51,7 +51,7 @@ def register(encoder: Output, run_id: str, key: str) -> registry.Version:
         tags={"encoder_key": key},
         description=reports.samples_markdown(samples, similarity),
         table=reports.samples_table(samples),
-        curve=reports.loss_curve(ROWS),
+        curve=pictures.loss_curve(ROWS),
     )
 
 

@@ -1,0 +1,67 @@
+"""Figures: the losses of a run, and what a shard set holds.
+
+In: rows of metrics, or statistics. Out: matplotlib figures, which reports show and commands write. Imports no Prefect, so
+that a command need not wait for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pipeline.inspection import LABELS, MASK_KINDS, Statistics
+
+Row = Mapping[str, Any]
+DPI = 90
+_SIZE = (8, 3.2)  # inches
+
+
+def loss_curve(rows: Sequence[Row]) -> Figure:
+    """Losses by step: each step's, the running means, and the held-out ones."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    steps = [row for row in rows if row["kind"] == "train"]
+    held_out = [row for row in rows if row["kind"] == "held_out"]
+    for axes, name, title in zip(figure.subplots(1, 2), ("mlm_loss", "next_sentence_loss"), ("masked words", "next sentence"), strict=True):
+        axes.plot([row["step"] for row in steps], [row[name] for row in steps], lw=0.8, alpha=0.6, label="each step")
+        axes.plot([row["step"] for row in steps], [row[f"{name}_mean"] for row in steps], label="running mean")
+        axes.plot([row["step"] for row in held_out], [row[name] for row in held_out], "o", label="held out")
+        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
+        axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def row_lengths(statistics: Statistics) -> Figure:
+    """How many rows have each length."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    axes.stairs(statistics.lengths[1:], np.arange(len(statistics.lengths)) + 0.5, fill=True)
+    axes.set(title="lengths of rows", xlabel="tokens, <cls> and <sep> included", ylabel="rows")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def token_frequencies(statistics: Statistics) -> Figure:
+    """How often each token stands in the rows, by its rank; both axes logarithmic, so that Zipf's law is a line."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    counts = statistics.seen[statistics.by_frequency()]
+    axes.loglog(np.arange(1, len(counts) + 1), counts)
+    axes.set(title="frequencies of tokens, masks taken back", xlabel="rank", ylabel="times in the rows")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def labels_and_masks(statistics: Statistics) -> Figure:
+    """Shares of the labels and of the mask kinds, each beside what was wanted."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    kinds, wanted = zip(*statistics.mask_kinds, strict=True)
+    bars = ("labels", LABELS, statistics.labels, (0.5, 0.5)), ("masks", MASK_KINDS, kinds, wanted)
+    for axes, (title, names, counts, rates) in zip(figure.subplots(1, 2), bars, strict=True):
+        axes.bar(names, np.array(counts) / max(1, sum(counts)), width=0.6)
+        axes.hlines(rates, np.arange(len(names)) - 0.4, np.arange(len(names)) + 0.4, color="black", ls="--", label="wanted")
+        axes.set(title=title, ylim=(0, 1), ylabel="share")
+        axes.grid(alpha=0.3, axis="y")
+    axes.legend()
+    return figure
