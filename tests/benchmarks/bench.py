@@ -1,7 +1,7 @@
 """`make bench`: our stages beside their peers, in turn, on this machine.
 
 Needs WIKITEXT2 (wikitext-2-v1.zip or a folder of its texts). Peers go into `artifacts/peers`, an environment of their
-own. Prints a Markdown table of medians; each ratio is of the medians of one run.
+own. Prints a Markdown table of medians, each ratio of the medians of one run, and which rows could not be measured.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,56 +24,236 @@ import torch
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import fetch_corpus
 from pipeline.data.vocabulary import build_vocabulary
+from pipeline.export import export_encoder
 from pipeline.settings import load_preset
-from pipeline.storage import Store
-from pipeline.training.run import plan_run
+from pipeline.storage import Output, Store
+from pipeline.training.precision import chosen_precision
+from pipeline.training.run import RunSettings, plan_run, read_metrics
 
 HERE = Path(__file__).parent
 PEERS = Path("artifacts/peers")
+PEER_PACKAGES = {"d2l": "d2l==1.0.3", "transformers": "transformers==5.24.0"}
 WARM_UP = 3
+COPIES = {9: 16, 93: 160}  # of WikiText-2 train, 97 MB and 1.0 GB, and the buckets for them
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """What the rows share: a folder, WikiText-2 as texts and in a store, how many turns; and what cannot be measured."""
+
+    folder: Path
+    texts: Path
+    store: Store
+    corpus: Output
+    vocabulary: Output
+    shards: tuple[Output, Output]
+    turns: int
+    steps: int
+    missing: list[str] = field(default_factory=list)
+
+    def plan(self, name: str, **training: Any) -> RunSettings:
+        """A run of `tiny` on the CPU, unless it says otherwise."""
+        preset = load_preset("tiny").override(training={"device": "cpu", "steps": self.steps} | training)
+        return plan_run(self.store, preset, *self.shards, self.folder / name).save()
+
+    def in_turn(self, **sides: Callable[[int], Row]) -> dict[str, list[Row]]:
+        """Measure each side in turn, as often as there are turns."""
+        found: dict[str, list[Row]] = {name: [] for name in sides}
+        for turn in range(self.turns):
+            for name, side in sides.items():
+                found[name].append(side(turn))
+                print(f"{name} {turn + 1}: {json.dumps(found[name][-1])}", file=sys.stderr)
+        return found
+
+    def row(self, what: str, own: str, other: str, ratio: str, target: str) -> None:
+        """Print a row as soon as it is known."""
+        print(f"| {what} | {own} | {other} | {ratio} | {target} |", flush=True)
+
+
+def median(rows: list[Row], name: str) -> float:
+    return statistics.median(row[name] for row in rows)
 
 
 def peers_python() -> str:
     """Python of the peers' environment, which is made on the first call."""
     python, done = PEERS / "bin" / "python", PEERS / "installed"
-    if not done.exists():
+    wanted = " ".join([torch.__version__, *PEER_PACKAGES.values()])
+    if not done.exists() or done.read_text("utf-8") != wanted:
         venv.create(PEERS, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}", "numpy"], check=True)
-        subprocess.run([*install, "--no-deps", "d2l==1.0.3"], check=True)
-        done.touch()
+        subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}", "numpy", PEER_PACKAGES["transformers"]], check=True)
+        subprocess.run([*install, "--no-deps", PEER_PACKAGES["d2l"]], check=True)
+        done.write_text(wanted, "utf-8")
     return str(python)
 
 
-def measure(*command: str) -> dict[str, Any]:
+def measure(*command: str) -> Row:
     """Run a command that prints one JSON object last."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr}")
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    row: Row = json.loads(done.stdout.splitlines()[-1])
     return row
 
 
-def own_training(built: tuple[Store, Any, Any], steps: int, folder: Path) -> dict[str, Any]:
-    """Our training in a child, pairs/s after a warm-up."""
-    store, train, valid = built
-    preset = load_preset("tiny").override(training={"steps": steps, "log_every": 1, "device": "cpu", "checkpoint_every_seconds": 0.0})
-    run = plan_run(store, preset, train, valid, folder).save()
+def own(script: str, *arguments: object) -> Row:
+    return measure(sys.executable, str(HERE / script), *map(str, arguments))
+
+
+def peer(script: str, *arguments: object) -> Row:
+    return measure(peers_python(), str(HERE / script), *map(str, arguments))
+
+
+def train(bench: Bench, run: RunSettings) -> Output:
+    """Train a run in a child."""
     subprocess.run([sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"], check=True, stdout=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in (Path(run.work) / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["kind"] == "train"]
-    first, last = rows[WARM_UP - 1], rows[-1]
-    shutil.rmtree(store.address("run", run.key))
+    output = bench.store.find("run", run.key)
+    assert output
+    return output
+
+
+def timed_training(bench: Bench, run: RunSettings) -> Row:
+    """Of a run that is trained now: pairs/s after a warm-up, the loss at its end, and what its manifest records."""
+    output = train(bench, run)
+    rows = [row for row in read_metrics(output) if row["kind"] == "train"]
+    shutil.rmtree(output.address)  # so that the next turn does not find it
+    first, last = rows[min(WARM_UP, len(rows) - 1) - 1], rows[-1]
     rate = (last["pairs"] - first["pairs"]) / (last["seconds"] - first["seconds"])
-    return {"pairs_per_second": rate, **{name: last[name] for name in ("mlm_loss_mean", "next_sentence_loss_mean")}}
+    return {
+        "pairs_per_second": rate,
+        "seconds": last["seconds"],
+        "loss": last["mlm_loss"] + last["next_sentence_loss"],
+        "recorded": output.manifest["recorded"],
+    }
 
 
-def median(rows: list[dict[str, Any]], name: str) -> float:
-    return statistics.median(row[name] for row in rows)
+def data_rows(bench: Bench) -> None:
+    def build(turn: int) -> Row:
+        try:
+            return own("own_data.py", bench.texts, bench.folder / f"data-{turn}")
+        finally:
+            shutil.rmtree(bench.folder / f"data-{turn}")
+
+    found = bench.in_turn(d2l=lambda _: peer("d2l_peer.py", "data", bench.texts), own=build)
+    for what, name, unit, digits, target in (
+        ("data stages, WikiText-2 train", "seconds", "s", 2, "12"),
+        ("peak memory of their process (d2l's holds torch, ours does not)", "peak_mb", "MB", 0, "2"),
+    ):
+        ours, theirs = median(found["own"], name), median(found["d2l"], name)
+        bench.row(what, f"{ours:.{digits}f} {unit}", f"d2l: {theirs:.{digits}f} {unit}", f"{theirs / ours:.2f}", target)
+
+
+def scale_rows(bench: Bench) -> None:
+    text = (bench.texts / "wiki.train.tokens").read_bytes()
+
+    def build(copies: int) -> Row:
+        folder, store = bench.folder / "copies", bench.folder / "copies-store"
+        folder.mkdir()
+        try:
+            with (folder / "wiki.train.tokens").open("wb") as file:
+                file.writelines(text for _ in range(copies))
+            shutil.copy(bench.texts / "wiki.valid.tokens", folder)
+            return own("own_data.py", folder, store, COPIES[copies])
+        finally:
+            for made in (folder, store):
+                shutil.rmtree(made, ignore_errors=True)
+
+    small, large = COPIES
+    found = bench.in_turn(small=lambda _: build(small), large=lambda _: build(large))
+    few, many = found["small"], found["large"]
+    seconds = [median(rows, "seconds") for rows in (few, many)]
+    growth = seconds[1] / seconds[0] / (median(many, "megabytes") / median(few, "megabytes"))
+    sizes = [f"{median(rows, 'megabytes'):,.0f} MB" for rows in (few, many)]
+    what = f"text repeated to {sizes[1]} (160 buckets), beside {sizes[0]} (16 buckets)"
+    bench.row(f"data stages, {what}: time for a byte", f"{seconds[1]:.1f} s", f"{seconds[0]:.1f} s", f"{growth:.2f}", "0.85 to 1.15")
+    peak = [median(rows, "peak_mb") for rows in (few, many)]
+    bench.row("the same: peak memory", f"{peak[1]:.0f} MB", f"{peak[0]:.0f} MB", f"{peak[1] / peak[0]:.2f}", "to 1.20, below 1,500 MB")
+
+
+def training_rows(bench: Bench) -> None:
+    quiet = {"checkpoint_every_seconds": 0.0, "log_every": 1}
+    precision = chosen_precision("auto", torch.device("cpu"))
+    floor_run = bench.plan("floor", **quiet)
+    found = bench.in_turn(
+        d2l=lambda _: peer("d2l_peer.py", "train", bench.texts, bench.steps),
+        own=lambda turn: timed_training(bench, bench.plan(f"train-{turn}", **quiet)),
+        floor=lambda _: own("floor.py", f"{floor_run.work}/run.json", precision),
+    )
+    ours, theirs, floor = (median(found[name], "pairs_per_second") for name in ("own", "d2l", "floor"))
+    what = f"`tiny` training, CPU, {precision}, batch 512"
+    bench.row(what, f"{ours:.0f} pairs/s", f"d2l: {theirs:.0f} pairs/s", f"{ours / theirs:.2f}", "6")
+    share = f"{ours / floor:.0%}"
+    products = f"its matrix products alone: {floor:.0f} pairs/s"
+    bench.row(f"the same, beside its floor in {precision}", f"{ours:.0f} pairs/s", products, share, "60%")
+    if precision == "fp32":
+        bench.missing.append("the floor in bf16: this processor has no bf16 products, torch emulates them many times slower than fp32")
+
+
+def precision_row(bench: Bench) -> None:
+    few = {"checkpoint_every_seconds": 0.0, "steps": 10, "batch_size": 32}
+    losses = [timed_training(bench, bench.plan(name, precision=name, **few))["loss"] for name in ("bf16", "fp32")]
+    off = abs(losses[0] / losses[1] - 1)
+    bench.row("loss after 10 steps of 32 pairs, bf16 beside fp32", f"{losses[0]:.4f}", f"{losses[1]:.4f}", f"{off:.2%} off", "0.5%")
+
+
+def encoding_rows(bench: Bench) -> None:
+    text = bench.texts / "wiki.valid.tokens"
+    run = train(bench, bench.plan("encoder", steps=1, batch_size=8))
+    encoder = export_encoder(bench.store, run, bench.vocabulary, bench.corpus).address
+    for dtype in dict.fromkeys(["fp32", chosen_precision("auto", torch.device("cpu"))]):
+        found = bench.in_turn(
+            transformers=lambda _, dtype=dtype: peer("hf_peer.py", text, dtype),
+            own=lambda _, dtype=dtype: own("own_encoding.py", text, encoder, dtype),
+        )
+        ours, theirs = (median(found[name], "sentences_per_second") for name in ("own", "transformers"))
+        what = f"encoding WikiText-2 valid, batch 128, from ids, CPU, {dtype}"
+        bench.row(what, f"{ours:,.0f} sentences/s", f"transformers: {theirs:,.0f} sentences/s", f"{ours / theirs:.2f}", "4")
+        with_text = median(found["own"], "sentences_per_second_from_text")
+        bench.row("the same, from text", f"{with_text:,.0f} sentences/s", "", "", "")
+
+
+def overhead_rows(bench: Bench) -> None:
+    """Shares of a run at default settings, the time of its evaluation not counted."""
+    found = bench.in_turn(own=lambda turn: timed_training(bench, bench.plan(f"whole-{turn}", steps=50)))["own"]
+    seconds = median(found, "seconds")
+    for what, names in (
+        ("checkpoints and metrics, 50 steps of `tiny` at default settings", ["seconds_checkpointing", "seconds_writing_metrics"]),
+        ("waiting for batches, the same run", ["seconds_waiting_for_batches"]),
+    ):
+        took = statistics.median(sum(row["recorded"][name] for name in names) for row in found)
+        bench.row(what, f"{took:.2f} s", f"whole: {seconds:.1f} s", f"{took / seconds:.2%}", "below 2%")
+
+
+def gpu_rows(bench: Bench) -> None:
+    if not torch.cuda.is_available():
+        bench.missing.append("GPU rows: torch sees no GPU here")
+        return
+    many = {"device": "cuda", "steps": 200, "checkpoint_every_seconds": 0.0, "log_every": 20}
+    found = bench.in_turn(
+        d2l=lambda _: peer("d2l_peer.py", "train", bench.texts, 30, "cuda"),
+        own=lambda turn: timed_training(bench, bench.plan(f"gpu-{turn}", **many)),
+    )
+    ours, theirs = (median(found[name], "pairs_per_second") for name in ("own", "d2l"))
+    what = f"`tiny` training, {torch.cuda.get_device_name()}, batch 512"
+    bench.row(what, f"{ours:,.0f} pairs/s", f"d2l: {theirs:,.0f} pairs/s", f"{ours / theirs:.2f}", "40")
+    bench.missing.append("model FLOPs utilisation of `base`: there is no such preset yet")
+
+
+PARTS = {
+    "data": data_rows,
+    "scale": scale_rows,
+    "training": training_rows,
+    "precision": precision_row,
+    "encoding": encoding_rows,
+    "overhead": overhead_rows,
+    "gpu": gpu_rows,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without one")
     parser.add_argument("--turns", type=int, default=3, help="turns of each side")
     parser.add_argument("--steps", type=int, default=12, help="training steps a turn, the first three not timed")
     args = parser.parse_args()
@@ -79,37 +261,28 @@ def main() -> None:
         sys.exit("error: set WIKITEXT2 to wikitext-2-v1.zip, or to a folder of its three texts")
     if args.steps <= WARM_UP or args.turns < 1:
         sys.exit(f"error: --steps: got {args.steps}, wanted more than {WARM_UP}; --turns: got {args.turns}, wanted at least 1")
-    peer = [peers_python(), str(HERE / "d2l_peer.py")]
-    with tempfile.TemporaryDirectory() as folder_name:
-        folder, preset = Path(folder_name), load_preset("tiny")
+    if unknown := set(args.parts) - set(PARTS):
+        sys.exit(f"error: PART: got {', '.join(sorted(unknown))}, wanted some of {', '.join(PARTS)}")
+    with tempfile.TemporaryDirectory() as name:
+        folder, preset = Path(name), load_preset("tiny")
         store = Store(str(folder / "store"))
         corpus = fetch_corpus(store, corpus_address).output
         vocabulary = build_vocabulary(store, corpus, preset.vocabulary)
-        train, valid = (build_shards(store, corpus, vocabulary, split, preset.shards) for split in ("train", "valid"))
+        train_shards, valid_shards = (build_shards(store, corpus, vocabulary, split, preset.shards) for split in ("train", "valid"))
         texts = folder / "texts"
         texts.mkdir()
         for split in ("train", "valid"):
             shutil.copyfile(corpus.file(f"{split}.tokens"), texts / f"wiki.{split}.tokens")
-        data: dict[str, list[dict[str, Any]]] = {"d2l": [], "own": []}
-        training: dict[str, list[dict[str, Any]]] = {"d2l": [], "own": []}
-        for turn in range(args.turns):
-            data["d2l"].append(measure(*peer, "data", str(texts)))
-            data["own"].append(measure(sys.executable, str(HERE / "own_data.py"), str(texts), str(folder / f"data-{turn}")))
-            training["d2l"].append(measure(*peer, "train", str(texts), str(args.steps)))
-            training["own"].append(own_training((store, train, valid), args.steps, folder / f"work-{turn}"))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}, ", end="")
-    print(f"{torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU'}; medians of {args.turns} turns\n")
-    print("| what | this project | d2l 1.0.3 | ratio |\n|---|---|---|---|")
-    for what, rows, name, unit in (
-        ("data stages, WikiText-2 train", data, "seconds", "s"),
-        ("peak memory of their process (d2l's holds torch, ours does not)", data, "peak_mb", "MB"),
-        ("`tiny` training, CPU, fp32", training, "pairs_per_second", "pairs/s"),
-    ):
-        own, other = median(rows["own"], name), median(rows["d2l"], name)
-        ratio = own / other if unit == "pairs/s" else other / own
-        print(f"| {what} | {own:,.2f} {unit} | {other:,.2f} {unit} | {ratio:.2f} times as good |")
-    if not torch.cuda.is_available():
-        print("\nNot measured: GPU rows, since torch sees no GPU here.")
+        bench = Bench(folder, texts, store, corpus, vocabulary, (train_shards, valid_shards), args.turns, args.steps)
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+        capability = torch.backends.cpu.get_cpu_capability()
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, {capability}, {gpu}"
+        print(f"{machine}, torch {torch.__version__}; medians of {args.turns} turns\n")
+        print("| what | this project | beside | ratio | target |\n|---|---|---|---|---|", flush=True)
+        for part in args.parts or PARTS:
+            PARTS[part](bench)
+    for reason in bench.missing:
+        print(f"\nNot measured: {reason}.")
 
 
 if __name__ == "__main__":
