@@ -11,6 +11,7 @@ Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 import json
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
+from numbers import Integral
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +25,7 @@ from .model.layout import Layout
 from .model.pretraining import BertForPretraining
 from .tokens import SPECIAL_TOKENS, TOKENIZER, UNKNOWN
 
-_TOKENIZED_AT_ONCE = 1024
+_TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
 
 Text = str | Sequence[str]
 """A string, or a list of tokens."""
@@ -113,6 +114,8 @@ class Encoder:
         for number, (row, kind) in enumerate(zip(input_ids, kinds, strict=True)):
             if not 1 <= len(row) <= shape.max_position_embeddings:
                 raise EncodingError(f"row {number}: got {len(row)} tokens, wanted 1 to {shape.max_position_embeddings}, the model's limit")
+            if other := {found.__name__ for found in {*map(type, row), *map(type, kind)} if not issubclass(found, Integral)}:
+                raise EncodingError(f"row {number}: got {', '.join(sorted(other))}, wanted whole numbers")
             if len(kind) != len(row) or min(kind) < 0 or max(kind) >= shape.type_vocab_size:
                 raise EncodingError(
                     f"row {number}: got token_type_ids {kind!r:.80}, wanted {len(row)} numbers below {shape.type_vocab_size}"

@@ -1,12 +1,13 @@
 """Patience with a store that is away for a while.
 
 In: an fsspec file system that is not on this machine. Out: the same, its calls made again while what went wrong can heal:
-no connection, a time-out, an answer such as 503. The decision that matters: a file system has one outage at a time, so that
+no connection, a time-out, an answer such as 503. The decision that matters: a thread has one outage at a time, so that
 when it has been given up, what follows (a lease that is handed back) tries once and does not wait all over again.
 """
 
 import errno
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -26,6 +27,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+class _Outage(threading.local):
+    """As each thread has met it: its first call and its last failure. What others do elsewhere does not end it."""
+
+    began = failed = float("-inf")
+    given_up = False
+
+
 class RetryingFileSystem:
     """An fsspec file system whose calls are patient.
 
@@ -35,8 +43,7 @@ class RetryingFileSystem:
 
     def __init__(self, fs: Any, address: str) -> None:
         self._fs, self._address = fs, address
-        self._began = self._failed = float("-inf")  # the outage: its first call and its last failure
-        self._given_up = False
+        self._outage = _Outage()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):  # those of copies and pickles, asked for before there is a file system
@@ -63,19 +70,20 @@ class RetryingFileSystem:
                     raise
                 self._wait(begun, pause, error)
             else:
-                self._failed = float("-inf")
+                self._outage.failed = float("-inf")
                 return result
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _wait(self, begun: float, pause: float, error: Exception) -> None:
         now = time.monotonic()
-        if begun - self._failed > PATIENCE_SECONDS:
-            self._began, self._given_up = begun, False
-        self._failed = now
-        self._given_up |= now + pause - self._began > PATIENCE_SECONDS
-        if self._given_up:
+        outage = self._outage
+        if begun - outage.failed > PATIENCE_SECONDS:
+            outage.began, outage.given_up = begun, False
+        outage.failed = now
+        outage.given_up |= now + pause - outage.began > PATIENCE_SECONDS
+        if outage.given_up:
             raise StoreUnavailableError(
-                f"{self._address}: the store answered {_answer(error)}, and no better for {now - self._began:.0f} s; "
+                f"{self._address}: the store answered {_answer(error)}, and no better for {now - outage.began:.0f} s; "
                 "see that it is up and can be reached from here, then run the same command again, which goes on from what is published"
             ) from error
         logger.info("store %s answered %s; trying again in %.3g s", self._address, _answer(error), pause)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 from .errors import SettingsError
 
 PRESETS = "presets"
+MOST_BUCKETS = 512  # each is a file that is open while documents are sorted into them
 _WANTED: dict[type, str] = {int: "a whole number", float: "a finite number", str: "text"}
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "gt": (">", operator.gt),
@@ -114,7 +115,7 @@ class ShardSettings(Settings):
     max_predictions_per_seq: int = setting("most predictions in a row", ge=1, le=32767)
     mask_token_rate: float = setting("share of predicted tokens replaced by <mask>", 0.8, ge=0, le=1)
     random_token_rate: float = setting("share of predicted tokens replaced by a random word; the rest stay as they are", 0.1, ge=0, le=1)
-    buckets: int = setting("shards of a split, good for 8 MB of text each; a document's hash says where it falls", 16, ge=1, le=512)
+    buckets: int = setting("shards of a split, each good for 8 MB of text; a hash says where a document falls", 16, ge=1, le=MOST_BUCKETS)
     seed: int = setting("seed of pairs and masks", 0, ge=0, lt=2**32)
 
     def __post_init__(self) -> None:

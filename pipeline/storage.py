@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -352,19 +353,17 @@ class Store:
 
     @contextmanager
     def _aside(self, address: str, data: bytes) -> Iterator[Path]:
-        """A small file of a local store, written whole under another name, for a place whose folder is there."""
+        """A small file of a local store, written whole under another name; the folder of its place is made."""
         staging = Path(self.root) / STAGING
         with _plain_refusals(self.root):
             for folder in (staging, Path(address).parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(prefix=_own_prefix(), dir=staging, delete=False) as file:
-                path = Path(file.name)
-                try:
-                    file.write(data)
-                    file.close()
-                    yield path
-                finally:
-                    path.unlink(missing_ok=True)
+            path = staging / f"{_own_prefix()}{uuid.uuid4().hex}"  # not by tempfile, whose files others may not read
+            try:
+                path.write_bytes(data)
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
 
     def _put(self, source: Path, address: str) -> None:
         if self.local_root:

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import CorpusError
-from ..settings import ShardSettings
+from ..settings import MOST_BUCKETS, ShardSettings
 from ..shards import SHARD, Examples, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
 from ..tokens import CLS_ID, SEP_ID, UNKNOWN_ID
 from .documents import TEXT_FORM, numbers_of, read_bucket, spill_buckets, split_label
 from .masked_lm import Streams, make_masks
 from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
-from .parallel import map_in_threads
+from .parallel import MOST_THREADS, map_in_threads
 from .ragged import I64, offsets_of, spans
 from .randomness import Purpose
 from .sentences import split_sentences
@@ -51,13 +51,18 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
 
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
-        paths = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
-        _advise_on_size(paths)
-        outputs = list(map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings), paths))
-        for path in paths:
+        documents = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
+        _advise_on_size(list(documents))
+        empty = next((path for path, count in documents.items() if not count), None)  # all that are empty are one output
+        distinct = [path for path, count in documents.items() if count or path == empty]
+        built = dict(
+            zip(distinct, map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings), distinct), strict=True)
+        )
+        outputs = [built[path if count or empty is None else empty] for path, count in documents.items()]
+        for path in documents:
             path.unlink()
-        found = sum(output.found for output in outputs)
-        recorded.update(buckets_found=found, buckets_made=len(outputs) - found)
+        made = sum(not output.found for output in built.values())
+        recorded.update(buckets_found=len(outputs) - made, buckets_made=made)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), counts, settings)
         if split == "train" and counts.followed in (0, counts.rows):
@@ -80,11 +85,12 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
 def _advise_on_size(buckets: list[Path]) -> None:
     """Say so where fewer, larger buckets than is good take memory."""
     largest = max(path.stat().st_size for path in buckets) >> 20
-    if largest > LARGE_BUCKET:
-        wanted = min(len(buckets) * largest // GOOD_BUCKET, 512)
+    wanted = min(len(buckets) * largest // GOOD_BUCKET, MOST_BUCKETS)
+    if largest > LARGE_BUCKET and wanted > len(buckets):
         logger.warning(
-            "shards.buckets: %d buckets of up to %d MB of text, each built in some %d MB of memory; for less memory set it to %d",
-            *(len(buckets), largest, largest * _MEMORY_OF_TEXT, wanted),
+            "shards.buckets: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
+            "for less memory set it to %d",
+            *(len(buckets), largest, largest * _MEMORY_OF_TEXT, MOST_THREADS, wanted),
         )
 
 

@@ -64,10 +64,10 @@ def numbers_of(digests: pa.FixedSizeBinaryArray) -> npt.NDArray[np.uint64]:
     return numbers[digests.offset : digests.offset + len(digests)]
 
 
-def spill_buckets(address: str, buckets: int, folder: Path) -> list[Path]:
+def spill_buckets(address: str, buckets: int, folder: Path) -> dict[Path, int]:
     """Sort the documents of a text file into one Arrow file a bucket, holding few blocks of text in memory.
 
-    :returns: the bucket files, in the order of their numbers.
+    :returns: the bucket files, in the order of their numbers, and how many documents each holds.
     """
 
     def sort_out(block: bytes) -> list[pa.RecordBatch]:
@@ -80,14 +80,15 @@ def spill_buckets(address: str, buckets: int, folder: Path) -> list[Path]:
         ends = np.searchsorted(numbers[order], np.arange(buckets), side="right")
         return [batch.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
-    paths = [folder / f"bucket-{number:05d}.arrow" for number in range(buckets)]
+    documents = {folder / f"bucket-{number:05d}.arrow": 0 for number in range(buckets)}
     with ExitStack() as stack:
-        writers = [stack.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in paths]
+        writers = {path: stack.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in documents}
         for parts in map_in_threads(sort_out, read_blocks(address)):
-            for writer, part in zip(writers, parts, strict=True):
+            for (path, writer), part in zip(writers.items(), parts, strict=True):
                 if len(part):
                     writer.write_batch(part)
-    return paths
+                    documents[path] += len(part)
+    return documents
 
 
 def read_bucket(path: Path) -> pa.Table:

@@ -19,6 +19,7 @@ from .randomness import U64, below, bits, unit
 
 _SPECIAL = np.isin(np.arange(FIRST_WORD_ID + 1), (PAD_ID, CLS_ID, SEP_ID, MASK_ID))
 _LAST = np.uint64(2**64 - 1)
+_ROWS_AT_ONCE = 1024  # so that one long row makes few others wide
 _ROW_SPAN = np.uint64(1 << 15)  # counters of a row's positions; max_length is below it
 
 
@@ -62,7 +63,7 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     # Each candidate draws a number, no two of a row the same one; the row's smallest are chosen.
     drawn = bits(np.repeat(random.order, lengths), counter)
     drawn[special] = _LAST
-    chosen = np.flatnonzero((drawn <= np.repeat(_smallest(drawn, position, lengths, counts), lengths)) & ~special)
+    chosen = np.flatnonzero((drawn <= np.repeat(_smallest(drawn, offsets, counts), lengths)) & ~special)
 
     labels = input_ids[chosen]
     row = np.repeat(np.arange(len(lengths)), counts)
@@ -77,10 +78,15 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     return Masks(masked, position[chosen].astype(np.int16), labels, offsets_of(counts), kinds)
 
 
-def _smallest(values: U64, position: I64, lengths: I64, counts: I64) -> U64:
+def _smallest(values: U64, offsets: I64, counts: I64) -> U64:
     """The last of each row's `counts` smallest values; 0 where that is none."""
-    width = int(lengths.max(initial=1))
-    grid = np.full((len(lengths), width), _LAST)
-    grid.ravel()[np.repeat(np.arange(len(lengths)) * width, lengths) + position] = values
-    grid.sort(axis=1)
-    return np.where(counts > 0, grid[np.arange(len(lengths)), counts - 1], np.uint64(0))
+    found = np.zeros(len(counts), np.uint64)
+    for start in range(0, len(counts), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        ends = offsets[start : start + _ROWS_AT_ONCE + 1]
+        lengths = np.diff(ends)
+        grid = np.full((len(lengths), int(lengths.max())), _LAST)
+        grid[np.arange(grid.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]
+        grid.sort(axis=1)
+        found[rows] = np.where(counts[rows] > 0, grid[np.arange(len(lengths)), counts[rows] - 1], 0)
+    return found

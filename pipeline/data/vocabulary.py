@@ -111,8 +111,11 @@ class Vocabulary:
         try:
             with fsspec.open(output.file(TOKENIZER), "rb") as file:
                 known: dict[str, int] = json.load(file)["model"]["vocab"]
-            return cls(sorted(known, key=known.__getitem__))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            words = sorted(known, key=known.__getitem__)
+            if [known[word] for word in words] != list(range(len(words))):
+                raise ValueError("its ids are not 0, 1, 2 and so on")
+            return cls(words)
+        except (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError) as error:
             raise DamagedOutputError(
                 f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); delete its folder and run again"
             ) from error

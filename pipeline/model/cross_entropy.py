@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _ROWS_A_BLOCK, _ROWS_A_BLOCK_ON_GPU = 512, 4096
 
@@ -34,6 +35,7 @@ class _LinearCrossEntropySum(torch.autograd.Function):
             return _forward(ctx, x_MD, weight_VD, bias_V, labels_M, dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return *(saved.mul(gradients[0]) for saved in ctx.saved_tensors), None, None
 
@@ -48,7 +50,7 @@ def _forward(ctx: Any, x_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, labels_M
         logits_CV = torch.addmm(bias, x_CD, weight.t()).float()
         p_CV = torch.softmax(logits_CV, 1)
         # log(sum of exp) = largest logit - log(its probability), which is at least 1 / V, so that nothing underflows.
-        loss += (logits_CV.amax(1) - p_CV.amax(1).log()).sum() - logits_CV.gather(1, label_C1).sum()
+        loss += (logits_CV.amax(1, keepdim=True) - p_CV.amax(1, keepdim=True).log() - logits_CV.gather(1, label_C1)).sum()
         p_CV.scatter_add_(1, label_C1, p_CV.new_full((1, 1), -1.0).expand_as(label_C1))
         dbias_V += p_CV.sum(0)
         p_CV = p_CV.to(dtype)

@@ -135,9 +135,14 @@ class BertForPretraining(nn.Module):
         self.next_sentence = NextSentenceHead(shape)
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits at the masked positions (M, V) and of each row's pair (B, 2), fp32."""
+        """Logits at the masked positions (M, V) and of each row's pair (B, 2).
+
+        The heads' products are fp32 whatever autocast says: of two logits that bf16 makes equal the more frequent word's
+        would be taken for the larger.
+        """
         masked_MD, first_BD = self._read(batch)
-        return self.masked_lm(masked_MD).float(), self.next_sentence(first_BD).float()
+        with torch.autocast(masked_MD.device.type, enabled=False):
+            return self.masked_lm(masked_MD.float()), self.next_sentence(first_BD.float())
 
     def forward(self, batch: Batch) -> Losses:
         """The losses of both tasks."""

@@ -37,7 +37,7 @@ class BatchLoader:
 
     def __init__(self, examples: Examples, order: Order, world: World) -> None:
         self._examples, self._order, self._world = examples, order, world
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: dict[int, Future[tuple[Batch, int]]] = {}
         self.waiting = Stopwatch()
 
@@ -47,14 +47,14 @@ class BatchLoader:
         What goes wrong in the thread is raised here.
         """
         with self.waiting:
-            ahead = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
+            ahead = self._ahead.pop(step, None) or self._pool.submit(self._make, step)
             batch, rows = ahead.result()
-        self._ahead = {step + 1: self._thread.submit(self._make, step + 1)}
+        self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
         return batch.to(self._world.device), rows
 
     def close(self) -> None:
         """End the thread."""
-        self._thread.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
     def _make(self, step: int) -> tuple[Batch, int]:
         rows, on_gpu = self._order.rows(step), self._world.device.type == "cuda"

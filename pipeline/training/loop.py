@@ -230,8 +230,8 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
         "torch": torch.__version__,
         "ranks": trainer.world.size,
         "settings": run.training.as_dict(),
-        "precision": trainer.precision,
         # Of this process, which may have gone on from a checkpoint.
+        "precision": trainer.precision,
         "seconds_waiting_for_batches": trainer.loader.waiting.seconds,
         "seconds_checkpointing": trainer.saving.seconds,
         "seconds_writing_metrics": metrics.writing.seconds,

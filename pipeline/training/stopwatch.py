@@ -1,4 +1,7 @@
-"""How long something took, over all its times."""
+"""How long something took, over all its times.
+
+In: `with` blocks. Out: their seconds. The decision that matters: waiting counts, so a clock's time, not the processor's.
+"""
 
 import time
 from typing import Self

@@ -46,6 +46,8 @@ def test_a_batch_changes_no_result(encoder: Encoder) -> None:
             alone = encoder.encode(*entry) if isinstance(entry, tuple) else encoder.encode(entry)
             torch.testing.assert_close(vectors, alone[0], atol=1e-5, rtol=0)
     assert encoder.encode_many([]) == []
+    many = encoder.encode_many((f"{'a ' * (number % 3)}" for number in range(1500)), batch_size=64)  # more than are tokenized at once
+    assert [len(vectors) for vectors in many] == [2 + number % 3 for number in range(1500)]
 
 
 def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
@@ -64,6 +66,8 @@ def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
         ([[2, 3], []], None, "row 1: got 0 tokens, wanted 1 to 64"),
         ([[2] * 65], None, "row 0: got 65 tokens"),
         ([[2, 10_000]], None, "row 0: got token ids 2 to 10000"),
+        ([[2.0, 3]], None, "row 0: got float, wanted whole numbers"),
+        ([[2, "3"]], None, "row 0: got str, wanted whole numbers"),
         ([[2, -1]], None, "row 0: got token ids -1 to 2"),
         ([[2, 3]], [[0]], "row 0: got token_type_ids"),
         ([[2, 3]], [[0, 2]], "row 0: got token_type_ids"),
@@ -98,6 +102,8 @@ def test_the_longest_input_fits_and_one_token_more_is_a_clear_error(encoder: Enc
         encoder.encode("a " * 63)
     with pytest.raises(EncodingError, match=r"input 1: 65 tokens"):
         encoder.encode_many(["a", "a " * 63])
+    with pytest.raises(EncodingError, match=r"input 1030: 65 tokens"):
+        encoder.encode_many("a" if number != 1030 else "a " * 63 for number in range(2000))
 
 
 @pytest.mark.parametrize("wrong", [3, None, "a \udcff", ["a", 3], b"a", {"text": "a"}])

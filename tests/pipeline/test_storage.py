@@ -142,12 +142,28 @@ def test_a_kill_at_any_moment_leaves_a_whole_output_or_none(tmp_path: Path) -> N
                 assert not (root / "things" / key / MANIFEST).exists()
 
 
-def test_what_a_killed_process_left_in_staging_is_swept(tmp_path: Path) -> None:
-    code = "import os, sys; from pipeline.storage import Store\nwith Store(sys.argv[1]).staging() as folder: os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "with store.staging(): os.kill(os.getpid(), 9)",
+        "os.link = lambda *_: os.kill(os.getpid(), 9); store.create(sys.argv[1] + '/a', b'data')",
+    ],
+)
+def test_what_a_killed_process_left_in_staging_is_swept(tmp_path: Path, call: str) -> None:
+    code = f"import os, sys; from pipeline.storage import Store\nstore = Store(sys.argv[1])\n{call}"
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
     assert len(list((tmp_path / ".staging").iterdir())) == 1
     with Store(str(tmp_path)).staging() as mine, Store(str(tmp_path)).staging() as other:
         assert set((tmp_path / ".staging").iterdir()) == {mine, other}
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        made = Store(str(tmp_path)).make(RECIPE, write)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in Path(made.address).rglob("*") if path.is_file()} == {0o644}
 
 
 def test_the_manifest_lists_size_and_digest_of_each_file(tmp_path: Path) -> None:

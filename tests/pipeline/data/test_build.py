@@ -4,12 +4,15 @@ import hashlib
 import itertools
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.data import build
 from pipeline.data.build import build_shards
 from pipeline.data.vocabulary import Vocabulary, build_vocabulary
 from pipeline.errors import CorpusError
@@ -215,6 +218,34 @@ def test_any_parquet_reader_can_use_a_shard(small_built) -> None:
         pq.ParquetFile(Path(shard_buckets(small_built.store, small_built.train)[0]) / SHARD).metadata.row_group(0).column(0).compression
         == "ZSTD"
     )
+
+
+def test_the_number_of_threads_changes_nothing(small_built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in (1, 5):
+        monkeypatch.setattr(pa, "cpu_count", lambda threads=threads: threads)
+        store = Store(str(tmp_path / str(threads)))
+        again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
+        assert again.facts == small_built.train.facts
+
+
+def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = replace(small_built.preset.shards, buckets=512)
+    with caplog.at_level(logging.INFO):
+        built = build_shards(Store(str(tmp_path)), small_built.corpus, small_built.vocabulary, "train", settings)
+    empty = [entry["key"] for entry in built.facts["buckets"] if not entry["rows"]]
+    keys = [entry["key"] for entry in built.facts["buckets"]]
+    recorded = built.manifest["recorded"]
+    assert len(empty) > 2 and recorded["buckets_made"] == len(set(keys)) and recorded["buckets_found"] == len(keys) - len(set(keys))
+    assert "waiting" not in caplog.text
+
+
+@pytest.mark.parametrize(("megabytes", "count", "said"), [(64, 16, "set it to 128"), (20, 16, None), (100, 512, None)])
+def test_large_buckets_are_said_to_be_so(tmp_path: Path, caplog, megabytes: int, count: int, said: str | None) -> None:
+    path = tmp_path / "bucket"
+    with path.open("wb") as file:
+        file.truncate(megabytes << 20)
+    build._advise_on_size([path] * count)
+    assert (said or "") in caplog.text and bool(caplog.messages) == bool(said)
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])

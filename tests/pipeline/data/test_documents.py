@@ -25,7 +25,9 @@ def test_blocks_of_any_size_hold_the_same_documents(block: int, end: str, tmp_pa
     monkeypatch.setattr(documents, "_BLOCK", block)
     found = [text for data in documents.read_blocks(str(path)) for text in documents.find_documents(data).to_pylist()]
     assert found == lines
-    buckets = [documents.read_bucket(bucket).to_pylist() for bucket in documents.spill_buckets(str(path), 5, tmp_path)]
+    spilled = documents.spill_buckets(str(path), 5, tmp_path)
+    buckets = [documents.read_bucket(bucket).to_pylist() for bucket in spilled]
+    assert list(spilled.values()) == [len(bucket) for bucket in buckets]
     for number, bucket in enumerate(buckets):
         assert bucket == sorted(bucket, key=lambda row: row["digest"])
         for row in bucket:

@@ -80,6 +80,17 @@ def test_the_blockwise_loss_is_finite_where_a_probability_underflows() -> None:
     torch.testing.assert_close(linear_cross_entropy_sum(x, weight, bias, labels), wanted)
 
 
+def test_the_summed_loss_is_exact_where_each_is_small() -> None:
+    """The logits of 4,096 rows are near 200, their cross-entropies near 0.005 nats: two sums of logits would lose them."""
+    generator = torch.Generator().manual_seed(0)
+    x_MD, weight_VD = torch.randn(4096, 16, generator=generator), torch.randn(50, 16, generator=generator)
+    bias_V, labels = torch.full((50,), 200.0), torch.randint(0, 50, (4096,), generator=generator)
+    x_MD = 2.0 * weight_VD[labels] + 0.1 * x_MD
+    found = linear_cross_entropy_sum(x_MD, weight_VD, bias_V, labels)
+    wanted = F.cross_entropy(F.linear(x_MD, weight_VD, bias_V).double(), labels, reduction="sum")
+    torch.testing.assert_close(found.double(), wanted, rtol=5e-3, atol=0)
+
+
 def gradients(model: BertForPretraining, rows: Batch, dtype: torch.dtype | None = None) -> tuple[Losses, list[torch.Tensor]]:
     model.zero_grad()
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
@@ -95,7 +106,7 @@ def test_bf16_products_give_fp32_losses_and_gradients_near_those_of_fp32(model: 
     for mine, wanted in zip(half.mean(), full.mean(), strict=True):
         assert mine.dtype == torch.float32 and mine.item() == pytest.approx(wanted.item(), rel=5e-3)
     mine, wanted = (torch.cat([value.flatten() for value in values]) for values in (half_gradients, full_gradients))
-    assert (mine - wanted).norm() < 0.03 * wanted.norm()
+    assert 0 < (mine - wanted).norm() < 0.03 * wanted.norm()
 
 
 @pytest.mark.parametrize(("lengths", "masked"), [((6,), (2,)), ((3, 3, 20, 3), (1, 4, 9)), ((2, 2), ()), ((20,), tuple(range(20)))])
@@ -112,6 +123,47 @@ def test_a_padded_grid_gives_the_losses_and_gradients_of_groups(
     (one, one_gradients), (other, other_gradients) = gradients(model, groups), gradients(model, padded)
     torch.testing.assert_close(one.mean(), other.mean(), atol=1e-6, rtol=1e-5)
     for mine, wanted in zip(one_gradients, other_gradients, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-6, rtol=1e-5)
+
+
+def plain_losses(model: BertForPretraining, rows: list[torch.Tensor], masked: list[list[int]], labels: list[int]) -> torch.Tensor:
+    """The deck's loss row by row, as its formulas read: attention by softmax, all logits, plain cross-entropies."""
+    encoder, (mlm, nsp) = model.encoder, ([], [])
+    for ids, places in zip(rows, masked, strict=True):
+        positions = torch.arange(len(ids))
+        x = encoder.token_embedding(ids) + encoder.token_type_embedding(ids * 0) + encoder.position_embedding(positions)
+        for layer in encoder.layers:
+            attention = layer.attention
+            q, k, v = (part.view(len(ids), 2, 8).transpose(0, 1) for part in attention.qkv(x).chunk(3, 1))
+            mixed = torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1) @ v
+            x = layer.attention_norm(x + attention.out(mixed.transpose(0, 1).reshape(len(ids), 16)))
+            x = layer.output_norm(x + layer.output(F.relu(layer.intermediate(x))))
+        mlm.append(model.masked_lm(x)[places])
+        nsp.append(model.next_sentence(x[:1]))
+    count = max(sum(map(len, masked)), 1)
+    mlm_sum = F.cross_entropy(torch.cat(mlm), torch.tensor(labels, dtype=torch.long), reduction="sum")
+    return mlm_sum / count + F.cross_entropy(torch.cat(nsp), torch.arange(len(rows)) % 2)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "masked"),
+    [((6, 3, 8, 3), (1, 4, 10, 12, 15)), ((6,), (2,)), ((5, 5, 5), (1, 3, 6, 11)), ((20, 5), tuple(range(20))), ((6, 5), ())],
+    ids=["ragged", "batch of one", "one token a segment", "full length", "no mask"],
+)
+def test_losses_and_gradients_are_those_of_the_plain_formulas(
+    model: BertForPretraining, lengths: tuple[int, ...], masked: tuple[int, ...]
+) -> None:
+    found = batch(lengths, masked)
+    starts = torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)
+    rows = list(found.input_ids.split(lengths))
+    within = [[m - int(s) for m in masked if s <= m < s + length] for s, length in zip(starts, lengths, strict=True)]
+    both = []
+    for loss in (lambda: sum(model(found).mean()), lambda: plain_losses(model, rows, within, found.labels.tolist())):
+        model.zero_grad(set_to_none=False)
+        value = loss()
+        value.backward()
+        both.append([value.detach(), *(p.grad.clone() if p.grad is not None else torch.zeros_like(p) for p in model.parameters())])
+    for mine, wanted in zip(*both, strict=True):
         torch.testing.assert_close(mine, wanted, atol=1e-6, rtol=1e-5)
 
 

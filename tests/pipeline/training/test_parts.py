@@ -124,7 +124,7 @@ def trainer(built, work: Path, **training) -> Trainer:
 
 
 def test_nothing_before_the_first_step_changes_a_parameter(small_built, tmp_path: Path) -> None:
-    """And an evaluation changes none, nor the steps after it."""
+    """Nor does an evaluation change one."""
     found = trainer(small_built, tmp_path, seed=3)
     torch.manual_seed(derived_seed(3, "weights"))
     wanted = BertForPretraining(found.run.shape).state_dict()
@@ -145,6 +145,7 @@ def test_losses_of_bf16_are_those_of_fp32_within_half_a_percent_after_equal_step
         assert all(parameter.dtype == torch.float32 for parameter in one.model.parameters())
     for name in ("mlm_loss", "next_sentence_loss"):
         assert found["bf16"][name] == pytest.approx(found["fp32"][name], rel=5e-3)
+        assert found["bf16"][name] != found["fp32"][name], "the products were not bf16"
 
 
 def add(metrics: Metrics, step: int, mlm: float, norm: float = 1.0) -> None:
