@@ -1,8 +1,8 @@
 """Examples -> batches, in an order that depends on the seed and the step alone.
 
 In: examples as flat arrays. Out: the batch of any step, for any rank. The decision that matters: the order is a
-function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state; that the
-next batch is made ahead changes nothing.
+function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state; whether
+the next batch is made ahead changes nothing.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,10 +33,14 @@ class Order:
 
 
 class BatchLoader:
-    """This rank's batch of each step; while one is trained on, a thread makes the next."""
+    """This rank's batch of each step.
 
-    def __init__(self, examples: Examples, order: Order, world: World) -> None:
-        self._examples, self._order, self._world = examples, order, world
+    :param ahead: a thread makes the next batch while one is trained on. For a GPU: on a CPU a batch takes a few
+        milliseconds, and a second thread that calls torch has OpenMP send the step's own threads to sleep between loops.
+    """
+
+    def __init__(self, examples: Examples, order: Order, world: World, ahead: bool) -> None:
+        self._examples, self._order, self._world, self._works_ahead = examples, order, world, ahead
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: dict[int, Future[tuple[Batch, int]]] = {}
         self.waiting = Stopwatch()
@@ -47,13 +51,14 @@ class BatchLoader:
         What goes wrong in the thread is raised here.
         """
         with self.waiting:
-            ahead = self._ahead.pop(step, None) or self._pool.submit(self._make, step)
-            batch, rows = ahead.result()
-        self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
+            ahead = self._ahead.pop(step, None)
+            batch, rows = ahead.result() if ahead else self._make(step)
+        if self._works_ahead:
+            self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
         return batch.to(self._world.device), rows
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, where there is one."""
         self._pool.shutdown(cancel_futures=True)
 
     def _make(self, step: int) -> tuple[Batch, int]:

@@ -50,7 +50,8 @@ class Trainer:
     def __init__(self, run: RunSettings, world: World, lease: Lease | None = None) -> None:
         self.run, self.world, self.lease = run, world, lease
         self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
-        self.loader = BatchLoader(self.train, Order(len(self.train), run.training.batch_size, run.training.seed), world)
+        order = Order(len(self.train), run.training.batch_size, run.training.seed)
+        self.loader = BatchLoader(self.train, order, world, ahead=world.device.type == "cuda")
         self.precision = chosen_precision(run.training.precision, world.device)
         self.saving = Stopwatch()
         torch.manual_seed(derived_seed(run.training.seed, "weights"))

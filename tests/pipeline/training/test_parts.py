@@ -13,7 +13,7 @@ from pipeline.errors import NonFiniteError
 from pipeline.model.encoder import EncoderShape
 from pipeline.model.pretraining import BertForPretraining
 from pipeline.settings import load_preset
-from pipeline.shards import Examples, read_shards, shard_buckets
+from pipeline.shards import Examples, IntArray, read_shards, shard_buckets
 from pipeline.training.batches import BatchLoader, Order, make_batch
 from pipeline.training.distributed import World
 from pipeline.training.evaluate import evaluate
@@ -81,9 +81,10 @@ def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examp
     assert whole["mlm_loss"] == pytest.approx(float(sum(r.mlm_sum for r in rows) / sum(r.mlm_count for r in rows)), rel=1e-5)
 
 
-def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Examples) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Examples, ahead: bool) -> None:
     order = Order(len(examples), 8, 0)
-    loader = BatchLoader(examples, Order(len(examples), 8, 0), ALONE)
+    loader = BatchLoader(examples, Order(len(examples), 8, 0), ALONE, ahead)
     for step in (0, 1, 2, 9, 3):
         batch, rows = loader.load(step)
         wanted = make_batch(examples, order.rows(step))
@@ -93,10 +94,16 @@ def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Ex
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_what_goes_wrong_in_the_loader_is_raised_where_its_batch_is_wanted(examples: Examples) -> None:
-    loader = BatchLoader(examples, Order(len(examples) + 100, len(examples) + 100, 0), ALONE)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_goes_wrong_in_the_loader_is_raised_where_its_batch_is_wanted(examples: Examples, ahead: bool) -> None:
+    class Wrong(Order):
+        def rows(self, step: int) -> IntArray:
+            return super().rows(step) if step != 1 else np.array([len(examples)])
+
+    loader = BatchLoader(examples, Wrong(len(examples), 8, 0), ALONE, ahead)
+    loader.load(0)
     with pytest.raises(IndexError):
-        loader.load(0)
+        loader.load(1)
     loader.close()
 
 
