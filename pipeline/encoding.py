@@ -9,6 +9,7 @@ Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 """
 
 import json
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from numbers import Integral
@@ -157,10 +158,15 @@ class Encoder:
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             lengths = [len(input_ids[row]) for row in batch]
-            flat = (torch.tensor(list(chain.from_iterable(values[row] for row in batch))) for values in (input_ids, token_type_ids))
-            found = self.model.encoder(*flat, Layout.of(torch.tensor(lengths))).split(lengths)
+            flat = (array("q", chain.from_iterable(values[row] for row in batch)) for values in (input_ids, token_type_ids))
+            found = self.model.encoder(*map(_tensor, flat), Layout.of(torch.tensor(lengths))).split(lengths)
             vectors.update(zip(batch, found, strict=True))
         return [vectors[row] for row in range(len(input_ids))]
+
+
+def _tensor(numbers: "array[int]") -> torch.Tensor:
+    """The same memory as int64; much faster than from a list."""
+    return torch.frombuffer(numbers, dtype=torch.int64)
 
 
 def _pair(entry: Input, where: str) -> tuple[str, str | None]:
