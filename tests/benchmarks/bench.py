@@ -1,7 +1,8 @@
 """`make bench`: our stages beside their peers, in turn, on this machine.
 
 Needs WIKITEXT2 (wikitext-2-v1.zip or a folder of its texts). Peers go into `artifacts/peers`, an environment of their
-own. Prints a Markdown table of medians, each ratio of the medians of one run, and which rows could not be measured.
+own. Prints a Markdown table of medians, each ratio of the medians of one run, and which rows could not be measured. A run
+of all parts writes the same into EXPERIMENTS.md.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from pipeline.training.run import RunSettings, plan_run, read_metrics
 
 HERE = Path(__file__).parent
 PEERS = Path("artifacts/peers")
+EXPERIMENTS = HERE.parents[1] / "EXPERIMENTS.md"
+BEGIN, END = "<!-- make bench writes from here -->\n", "<!-- to here -->\n"
 PEER_PACKAGES = {"d2l": "d2l==1.0.3", "transformers": "transformers==5.24.0"}
 WARM_UP = 3
 COPIES = {9: 16, 93: 160}  # of WikiText-2 train, 97 MB and 1.0 GB, and the buckets for them
@@ -50,6 +53,7 @@ class Bench:
     shards: tuple[Output, Output]
     turns: int
     steps: int
+    lines: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     def plan(self, name: str, **training: Any) -> RunSettings:
@@ -66,9 +70,14 @@ class Bench:
                 print(f"{name} {turn + 1}: {json.dumps(found[name][-1])}", file=sys.stderr)
         return found
 
+    def say(self, line: str) -> None:
+        """Print a line of the result as soon as it is known."""
+        self.lines.append(f"{line}\n")
+        print(line, flush=True)
+
     def row(self, what: str, own: str, other: str, ratio: str, target: str) -> None:
-        """Print a row as soon as it is known."""
-        print(f"| {what} | {own} | {other} | {ratio} | {target} |", flush=True)
+        """A row of the table."""
+        self.say(f"| {what} | {own} | {other} | {ratio} | {target} |")
 
 
 def median(rows: list[Row], name: str) -> float:
@@ -290,12 +299,16 @@ def main() -> None:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
         capability = torch.backends.cpu.get_cpu_capability()
         machine = f"{platform.machine()}, {os.cpu_count()} cores, {capability}, {gpu}"
-        print(f"{machine}, torch {torch.__version__}; medians of {args.turns} turns\n")
-        print("| what | this project | beside | ratio | target |\n|---|---|---|---|---|", flush=True)
+        bench.say(f"{machine}, torch {torch.__version__}; medians of {args.turns} turns\n")
+        bench.say("| what | this project | beside | ratio | target |\n|---|---|---|---|---|")
         for part in args.parts or PARTS:
             PARTS[part](bench)
     for reason in bench.missing:
-        print(f"\nNot measured: {reason}.")
+        bench.say(f"\nNot measured: {reason}.")
+    if not args.parts:
+        text = EXPERIMENTS.read_text("utf-8")
+        before, _, rest = text.partition(BEGIN)
+        EXPERIMENTS.write_text(f"{before}{BEGIN}\n{''.join(bench.lines)}\n{END}{rest.partition(END)[2]}", "utf-8")
 
 
 if __name__ == "__main__":
