@@ -234,9 +234,11 @@ def _print(lines: Iterable[str]) -> None:
     """Print; where nobody reads any more, as after `| head`, end quietly."""
     try:
         print(*lines, sep="\n", flush=True)
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
-        sys.exit(0)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        raise PipelineError(f"standard output: {error.strerror}") from error
 
 
 def _title(shards: ShardSet) -> str:

@@ -86,7 +86,7 @@ class Encoder:
         :returns: a tensor (L, D) for each input, in their order.
         :raises EncodingError: an input has more tokens than the model takes; the message counts it from 0.
         """
-        if isinstance(inputs, str) or batch_size < 1:
+        if isinstance(inputs, str) or not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
         remaining, input_ids, token_type_ids = enumerate(inputs), list[list[int]](), list[list[int]]()
         while chunk := list(islice(remaining, _TOKENIZED_AT_ONCE)):
@@ -96,7 +96,10 @@ class Encoder:
         return self._vectors(input_ids, token_type_ids, batch_size)
 
     def encode_input_ids(
-        self, input_ids: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None = None, batch_size: int = 32
+        self,
+        input_ids: Sequence[Sequence[int] | torch.Tensor],
+        token_type_ids: Sequence[Sequence[int] | torch.Tensor] | None = None,
+        batch_size: int = 32,
     ) -> list[torch.Tensor]:
         """Encode rows of token ids; each result is what the row gives alone, to 1e-5.
 
@@ -106,13 +109,14 @@ class Encoder:
         :returns: a tensor (L, D) for each row, in their order.
         :raises EncodingError: a row is empty or longer than the model takes, or holds what is no id.
         """
-        if batch_size < 1:
+        if not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_input_ids: got batch_size {batch_size}, wanted at least 1")
         shape = self.model.encoder.shape
-        kinds = [[0] * len(row) for row in input_ids] if token_type_ids is None else token_type_ids
-        if len(kinds) != len(input_ids):
-            raise EncodingError(f"token_type_ids: got {len(kinds)} rows, wanted {len(input_ids)}, as many as input_ids")
-        for number, (row, kind) in enumerate(zip(input_ids, kinds, strict=True)):
+        rows = _rows(input_ids)
+        kinds = [[0] * len(row) for row in rows] if token_type_ids is None else _rows(token_type_ids)
+        if len(kinds) != len(rows):
+            raise EncodingError(f"token_type_ids: got {len(kinds)} rows, wanted {len(rows)}, as many as input_ids")
+        for number, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
             if not 1 <= len(row) <= shape.max_position_embeddings:
                 raise EncodingError(f"row {number}: got {len(row)} tokens, wanted 1 to {shape.max_position_embeddings}, the model's limit")
             if other := {found.__name__ for found in {*map(type, row), *map(type, kind)} if not issubclass(found, Integral)}:
@@ -123,7 +127,7 @@ class Encoder:
                 )
             if min(row) < 0 or max(row) >= shape.vocab_size:
                 raise EncodingError(f"row {number}: got token ids {min(row)} to {max(row)}, wanted 0 to {shape.vocab_size - 1}")
-        return self._vectors(input_ids, kinds, batch_size)
+        return self._vectors(rows, kinds, batch_size)
 
     def tokens(self, text: Text, text_pair: Text | None = None) -> list[str]:
         """The tokens that the vectors of `encode` stand for."""
@@ -164,6 +168,18 @@ class Encoder:
         return [vectors[row] for row in range(len(input_ids))]
 
 
+def _rows(values: Iterable[Sequence[int] | torch.Tensor]) -> list[Sequence[int]]:
+    """Rows of numbers, which may be tensors.
+
+    :raises EncodingError: a row is a single number.
+    """
+    rows = [row.tolist() if isinstance(row, torch.Tensor) else row for row in values]
+    for number, row in enumerate(rows):
+        if not hasattr(row, "__len__"):
+            raise EncodingError(f"row {number}: got {row!r:.80}, wanted a row of numbers")
+    return rows
+
+
 def _tensor(numbers: "array[int]") -> torch.Tensor:
     """The same memory as int64; much faster than from a list."""
     return torch.frombuffer(numbers, dtype=torch.int64)
@@ -193,5 +209,5 @@ def _text(part: object, where: str = "") -> str:
     if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):
         if broken := [token for token in part if len(token.split()) != 1]:
             raise EncodingError(f"{where}got the token {broken[0]!r}, wanted tokens of one word each, so that each gets one vector")
-        return " ".join(part)
+        return _text(" ".join(part), where)
     raise EncodingError(f"{where}got {type(part).__name__} {part!r:.80}, wanted a string or a list of tokens")

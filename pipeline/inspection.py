@@ -8,8 +8,9 @@ Legend: L longest row, V vocabulary.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ MASK_KINDS = ("<mask>", "random word", "kept")
 MOST_FREQUENT = 10
 _BANDS = 8
 _SHOWN_KEYS = 5
-_KEY_OR_ITS_BEGINNING = re.compile(r"[0-9a-f]{1,20}")
+_KEY_OR_ITS_BEGINNING = re.compile(rf"(?:({'|'.join(STAGES)})/)?([0-9a-f]{{1,20}})/?")
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,15 @@ def _share(part: int, whole: int) -> float | None:
 def find_shards(store: Store, wanted: str | None) -> ShardSet:
     """Find a shard set or a bucket and open it.
 
-    :param wanted: the address of its folder, also in another store; or its key, or the beginning of it; None: the newest
-        shard set of the training split.
+    :param wanted: the address of its folder, also in another store; or its key, or the beginning of it, as it is or after
+        `shards/` or `bucket/`; None or empty: the newest shard set of the training split.
     :raises PipelineError: there is none, or more than one.
     :raises DamagedOutputError: it, or its vocabulary, is not whole.
     """
-    if wanted is None:
+    if not wanted:
         return open_shards(store, _newest(store))
-    if _KEY_OR_ITS_BEGINNING.fullmatch(wanted):
-        return open_shards(store, _with_key(store, wanted))
+    if (name := _KEY_OR_ITS_BEGINNING.fullmatch(wanted)) and not Path(wanted).is_dir():
+        return open_shards(store, _with_key(store, name[2], [name[1]] if name[1] else STAGES))
     hint = "wanted the folder shards/KEY or bucket/KEY of a store, or a key in the store of BERT_STORE"
     try:
         root, stage, key = Store(wanted).root.rsplit("/", 2)
@@ -222,13 +223,14 @@ def open_shards(store: Store, output: Output) -> ShardSet:
     :raises PipelineError: its vocabulary is not in the store.
     """
     vocabulary = open_output(store.address("vocabulary", output.manifest["inputs"]["vocabulary"]))
+    verify_digests(vocabulary)
     entries = output.facts.get("buckets", [{"key": output.key, "rows": output.facts["counts"]["rows"]}])
     buckets = {store.address("bucket", entry["key"]): entry["rows"] for entry in entries if entry["rows"]}
     return ShardSet(output, Vocabulary.open(vocabulary).words, buckets)
 
 
 def _newest(store: Store) -> Output:
-    found = [output for key in store.children(f"{store.root}/shards") if (output := store.find("shards", key))]
+    found = [output for key in store.children(f"{store.root}/shards") if (output := store.whole("shards", key))]
     training = [output for output in found if output.facts["split"] == "train"]
     if not training:
         raise PipelineError(
@@ -238,8 +240,8 @@ def _newest(store: Store) -> Output:
     return max(training, key=lambda output: (output.manifest["recorded"]["created"], output.key))
 
 
-def _with_key(store: Store, beginning: str) -> Output:
-    found = [f"{stage}/{key}" for stage in STAGES for key in store.children(f"{store.root}/{stage}") if key.startswith(beginning)]
+def _with_key(store: Store, beginning: str, stages: Sequence[str]) -> Output:
+    found = [f"{stage}/{key}" for stage in stages for key in store.children(f"{store.root}/{stage}") if key.startswith(beginning)]
     if not found:
         raise PipelineError(f"{beginning}: no shard set and no bucket in {store.root} has a key that begins so; give another, or a folder")
     if len(found) > 1:

@@ -156,7 +156,8 @@ def read_shards(buckets: Sequence[str]) -> Examples:
         address = f"{bucket}/{SHARD}"
         try:
             with fsspec.open(address, "rb") as file:
-                tables.append(Examples.from_table(pq.read_table(file)).table())
+                # Read whole: a thread of Arrow's that lets go of a Python file at exit aborts the process.
+                tables.append(Examples.from_table(pq.read_table(pa.BufferReader(file.read()))).table())
         except FileNotFoundError:
             raise DamagedOutputError(f"{address}: missing; run the flow again, which makes it") from None
         except (pa.ArrowException, ValueError, OSError) as error:

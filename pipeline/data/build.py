@@ -61,8 +61,8 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
         outputs = [built[path if count or empty is None else empty] for path, count in documents.items()]
         for path in documents:
             path.unlink()
-        made = sum(not output.found for output in built.values())
-        recorded.update(buckets_found=len(outputs) - made, buckets_made=made)
+        found = sum(output.found for output in built.values())
+        recorded.update(buckets_found=found, buckets_made=len(built) - found)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), counts, settings)
         if split == "train" and counts.followed in (0, counts.rows):
@@ -207,8 +207,9 @@ def _check(label: str, counts: ShardCounts, settings: ShardSettings) -> None:
     if not counts.pairs:
         raise CorpusError(f"{label}: {counts.documents} paragraphs and no two sentences in one of them, so no pair; {TEXT_FORM}")
     if not counts.rows:
+        few = f"bring more text or set fewer shards.buckets than {settings.buckets}"
         raise CorpusError(
             f"{label}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
             f"{settings.max_length} tokens, and for {counts.dropped_no_negative} no honest negative exists in their bucket; "
-            f"bring more text or set fewer shards.buckets than {settings.buckets}"
+            f"{'raise shards.max_length' if counts.dropped_too_long > counts.dropped_no_negative else few}"
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_STEPS = 2**16  # of the rate, which 16 bits decide; no rate is off by more than 1 / 2**17
+_STEPS = 2**16  # of the rate, which 16 bits decide; none is off by more than 1 / 2**16
 
 
 class Dropout(nn.Module):

@@ -57,6 +57,8 @@ def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
     for mine, wanted in zip(found, encoder.encode_many(texts), strict=True):
         torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=0)
     torch.testing.assert_close(encoder.encode_input_ids([rows[0].ids])[0], encoder.encode("he left")[0], atol=1e-5, rtol=0)
+    tensors = encoder.encode_input_ids([torch.tensor(row.ids) for row in rows], [torch.tensor(row.type_ids) for row in rows])
+    assert all(torch.equal(mine, wanted) for mine, wanted in zip(tensors, found, strict=True))
     assert encoder.encode_input_ids([]) == []
 
 
@@ -68,6 +70,7 @@ def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
         ([[2, 10_000]], None, "row 0: got token ids 2 to 10000"),
         ([[2.0, 3]], None, "row 0: got float, wanted whole numbers"),
         ([[2, "3"]], None, "row 0: got str, wanted whole numbers"),
+        ([2, 3], None, "row 0: got 2, wanted a row of numbers"),
         ([[2, -1]], None, "row 0: got token ids -1 to 2"),
         ([[2, 3]], [[0]], "row 0: got token_type_ids"),
         ([[2, 3]], [[0, 2]], "row 0: got token_type_ids"),
@@ -106,7 +109,7 @@ def test_the_longest_input_fits_and_one_token_more_is_a_clear_error(encoder: Enc
         encoder.encode_many("a" if number != 1030 else "a " * 63 for number in range(2000))
 
 
-@pytest.mark.parametrize("wrong", [3, None, "a \udcff", ["a", 3], b"a", {"text": "a"}])
+@pytest.mark.parametrize("wrong", [3, None, "a \udcff", ["a\ud800"], ["a", 3], b"a", {"text": "a"}])
 def test_what_is_no_text_is_a_clear_error(encoder: Encoder, wrong: object) -> None:
     with pytest.raises(EncodingError, match=r"wanted (a string or a list of tokens|Unicode)"):
         encoder.encode(wrong)

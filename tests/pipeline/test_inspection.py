@@ -17,7 +17,7 @@ from pipeline.errors import DamagedOutputError, PipelineError
 from pipeline.inspection import LABELS, Example, ShardSet, Token, count_shards, draw_examples, find_shards, open_shards
 from pipeline.shards import SHARD
 from pipeline.storage import MANIFEST, Output, Store
-from pipeline.tokens import CLS, CLS_ID, MASK, SEP, SEP_ID, UNKNOWN
+from pipeline.tokens import CLS, CLS_ID, MASK, SEP, SEP_ID, TOKENIZER, UNKNOWN
 
 ALL = 10**9
 
@@ -152,7 +152,7 @@ def test_a_set_is_found_by_address_by_key_and_as_the_newest(small_built, tmp_pat
     train, elsewhere = small_built.train, Store(str(tmp_path / "elsewhere"))
     for wanted in (train.address, f"{train.address}/", train.key, train.key[:8]):
         assert find_shards(small_built.store, wanted).output == train
-    assert find_shards(small_built.store, None).output == train
+    assert find_shards(small_built.store, None).output.address == train.address
     assert find_shards(elsewhere, train.address) == find_shards(small_built.store, train.key)
     monkeypatch.chdir(small_built.store.root)
     assert find_shards(elsewhere, f"shards/{train.key}").output == train
@@ -258,3 +258,25 @@ def test_a_set_without_its_vocabulary_is_refused(small_built) -> None:
     (Path(small_built.vocabulary.address) / MANIFEST).unlink()
     with pytest.raises(PipelineError, match=f"vocabulary/{small_built.vocabulary.key}: no {MANIFEST} here"):
         find_shards(small_built.store, small_built.train.key)
+
+
+def test_a_vocabulary_of_other_bytes_is_refused(small_built) -> None:
+    path = Path(small_built.vocabulary.file(TOKENIZER))
+    path.write_bytes(path.read_bytes()[:-2] + b" }")
+    with pytest.raises(DamagedOutputError, match=f"{TOKENIZER}: sha256 "):
+        find_shards(small_built.store, small_built.train.key)
+
+
+def test_the_names_that_are_printed_are_found(small_built) -> None:
+    bucket = next(iter(open_shards(small_built.store, small_built.train).buckets))
+    for output, wanted in ((small_built.train.key, "shards"), (bucket.rsplit("/", 1)[1], "bucket")):
+        for name in (output, f"{wanted}/{output}", f"{wanted}/{output[:12]}"):
+            assert find_shards(small_built.store, name).name == f"{wanted}/{output}"
+    assert find_shards(small_built.store, "").output.key == small_built.train.key
+
+
+def test_a_damaged_set_does_not_hide_the_others(small_built) -> None:
+    settings = small_built.preset.override(shards={"seed": 8}).shards
+    damaged = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", settings)
+    (Path(damaged.address) / MANIFEST).write_text("{", "utf-8")
+    assert find_shards(small_built.store, None).output.key == small_built.train.key

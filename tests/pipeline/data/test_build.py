@@ -235,7 +235,7 @@ def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: 
     empty = [entry["key"] for entry in built.facts["buckets"] if not entry["rows"]]
     keys = [entry["key"] for entry in built.facts["buckets"]]
     recorded = built.manifest["recorded"]
-    assert len(empty) > 2 and recorded["buckets_made"] == len(set(keys)) and recorded["buckets_found"] == len(keys) - len(set(keys))
+    assert len(empty) > 2 and (recorded["buckets_made"], recorded["buckets_found"]) == (len(set(keys)), 0)
     assert "waiting" not in caplog.text
 
 
