@@ -1,8 +1,8 @@
 """How a batch's rows lie one after another, worked out on the CPU before its tensors go anywhere.
 
 In: the rows' lengths. Out: what attention needs of them, sizes as plain numbers, so that no layer ever asks the device.
-The decision that matters: on a CPU neighbouring rows of one length are a group, in which nothing is padded or masked,
-so whoever sorts rows by length pays for real tokens alone; a GPU gets one padded grid, which is few large kernels.
+The decision that matters: where many neighbouring rows have one length, as in sorted ones, they are a group, in which
+nothing is padded or masked; else all rows are one padded grid, since many small calls cost more than some padding does.
 
 Legend: B rows, L the longest row's length, N real tokens, R tokens that are read.
 """
@@ -13,6 +13,8 @@ from itertools import groupby
 
 import torch
 from torch import Tensor
+
+_ROWS_A_GROUP = 8  # from which on groups are faster
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,18 @@ class Layout:
     keys: Tensor | None = None
 
     @classmethod
-    def of(cls, lengths: Tensor, padded: bool = False) -> "Layout":
+    def of(cls, lengths: Tensor, padded: bool | None = None) -> "Layout":
         """The layout of rows with these lengths (B) int64, on the CPU.
 
-        :param padded: as one padded grid instead of groups.
+        :param padded: as one padded grid, else as groups of one length; None: what is faster on a CPU.
         """
         offsets = lengths.cumsum(0) - lengths
         positions = torch.arange(int(lengths.sum())) - offsets.repeat_interleave(lengths)
+        groups = tuple((len(list(same)), length) for length, same in groupby(lengths.tolist())) or ((0, 0),)
+        if padded is None:
+            padded = len(groups) > max(1, len(lengths) // _ROWS_A_GROUP)
         if not padded:
-            groups = tuple((len(list(same)), length) for length, same in groupby(lengths.tolist()))
-            return cls(positions, groups or ((0, 0),))
+            return cls(positions, groups)
         longest = max([1, *lengths.tolist()])
         slots = torch.arange(len(lengths)).repeat_interleave(lengths) * longest + positions
         # An empty row keeps one key, so that its softmax is finite; nobody reads its result.

@@ -49,12 +49,12 @@ class Batch:
         labels: Tensor,
         next_sentence_label: Tensor,
         *,
-        padded: bool = False,
+        padded: bool | None = None,
     ) -> "Batch":
         """Lay rows out, on the CPU; all int64.
 
         :param lengths: (B), tokens of each row. :param masked: (M), masked tokens among the N, row by row.
-        :param mask_counts: (B), masks of each row. :param padded: for a GPU, see `Layout`.
+        :param mask_counts: (B), masks of each row. :param padded: see `Layout`.
         """
         layout = Layout.of(lengths, padded)
         reads, masked, first = Reads.of(layout, lengths, masked, mask_counts)

@@ -63,14 +63,14 @@ class BatchLoader:
 
     def _make(self, step: int) -> tuple[Batch, int]:
         rows, on_gpu = self._order.rows(step), self._world.device.type == "cuda"
-        batch = make_batch(self._examples, rows[self._world.rank :: self._world.size], padded=on_gpu)
+        batch = make_batch(self._examples, rows[self._world.rank :: self._world.size], padded=on_gpu or None)
         return batch.pin_memory() if on_gpu else batch, len(rows)
 
 
-def make_batch(examples: Examples, rows: IntArray, padded: bool = False) -> Batch:
+def make_batch(examples: Examples, rows: IntArray, padded: bool | None = None) -> Batch:
     """The batch of some rows, shorter ones first, so that rows of one length are neighbours.
 
-    :param padded: for a GPU, see `Layout`.
+    :param padded: see `Layout`; a GPU wants few large kernels, so a grid.
     """
     rows = rows[np.argsort(examples.offsets[rows + 1] - examples.offsets[rows], kind="stable")]
     tokens, offsets = _spans(examples.offsets, rows)

@@ -15,7 +15,7 @@ from .distributed import World
 def _share(examples: Examples, batch_size: int, world: World) -> Iterator[Batch]:
     rows = np.arange(world.rank, len(examples), world.size)
     for start in range(0, len(rows), batch_size):
-        yield make_batch(examples, rows[start : start + batch_size], padded=world.device.type == "cuda").to(world.device)
+        yield make_batch(examples, rows[start : start + batch_size], padded=world.device.type == "cuda" or None).to(world.device)
 
 
 @torch.no_grad()

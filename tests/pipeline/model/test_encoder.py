@@ -133,3 +133,10 @@ def test_dropout_is_of_training_only(encoder: Encoder) -> None:
     assert torch.equal(encode(encoder, row)[0], encode(encoder, row)[0])
     encoder.train()
     assert not torch.equal(encode(encoder, row)[0], encode(encoder, row)[0])
+
+
+def test_rows_of_few_lengths_are_groups_and_others_one_grid() -> None:
+    for lengths, grid in (([7], False), ([3] * 20, False), ([3, 4], True), ([3] * 40 + [5] * 40, False), (list(range(1, 65)) * 8, True)):
+        layout = Layout.of(torch.tensor(lengths))
+        assert (layout.slots is not None) == grid
+        assert sum(rows for rows, _ in layout.groups) == len(lengths)

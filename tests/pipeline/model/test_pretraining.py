@@ -20,7 +20,9 @@ def model() -> BertForPretraining:
     return BertForPretraining(SHAPE)
 
 
-def batch(lengths: tuple[int, ...] = (6, 3, 8), masked: tuple[int, ...] = (1, 4, 10, 12, 15), rows: slice = slice(None)) -> Batch:
+def batch(
+    lengths: tuple[int, ...] = (6, 3, 8), masked: tuple[int, ...] = (1, 4, 10, 12, 15), rows: slice = slice(None), padded: bool = False
+) -> Batch:
     """A batch, or some of its rows, with the same tokens and labels."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 50, (sum(lengths),), generator=generator)
@@ -38,6 +40,7 @@ def batch(lengths: tuple[int, ...] = (6, 3, 8), masked: tuple[int, ...] = (1, 4,
         torch.bincount(row_of_mask, minlength=len(lengths))[rows],
         labels[taken],
         chosen % 2,
+        padded=padded,
     )
 
 
@@ -150,10 +153,11 @@ def plain_losses(model: BertForPretraining, rows: list[torch.Tensor], masked: li
     [((6, 3, 8, 3), (1, 4, 10, 12, 15)), ((6,), (2,)), ((5, 5, 5), (1, 3, 6, 11)), ((20, 5), tuple(range(20))), ((6, 5), ())],
     ids=["ragged", "batch of one", "one token a segment", "full length", "no mask"],
 )
+@pytest.mark.parametrize("padded", [False, True])
 def test_losses_and_gradients_are_those_of_the_plain_formulas(
-    model: BertForPretraining, lengths: tuple[int, ...], masked: tuple[int, ...]
+    model: BertForPretraining, lengths: tuple[int, ...], masked: tuple[int, ...], padded: bool
 ) -> None:
-    found = batch(lengths, masked)
+    found = batch(lengths, masked, padded=padded)
     starts = torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)
     rows = list(found.input_ids.split(lengths))
     within = [[m - int(s) for m in masked if s <= m < s + length] for s, length in zip(starts, lengths, strict=True)]
