@@ -2,8 +2,8 @@
 
 In: strings or lists of tokens, alone or in pairs, or token ids. Out: one vector a token, as the deck's
 `get_bert_encoding` gives them: `<cls>` first, a `<sep>` after each sentence. The decision that matters: sentences of a
-batch lie one after another, sorted by length and without padding, so what stands beside a sentence changes its vectors
-by rounding alone.
+batch lie one after another, those of like length together, and padding is masked, so what stands beside a sentence
+changes its vectors by rounding alone.
 
 Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 """

@@ -24,12 +24,11 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from . import lease
+from . import lease, staging
 from .errors import DamagedOutputError, PipelineError, SettingsError
 from .retries import RetryingFileSystem
 
 MANIFEST = "manifest.json"
-STAGING = ".staging"
 LEASES = "leases"
 _KEY_LENGTH = 20  # hexadecimal digits: 80 bits
 _CHUNK = 1 << 20
@@ -164,25 +163,6 @@ def _plain_refusals(root: str) -> Iterator[None]:
         raise PipelineError(f"{place}: {error.strerror}; free some space, allow access, or set BERT_STORE to another place") from error
 
 
-def _sweep(parent: Path) -> None:
-    """Delete what processes of this machine that are no more left in staging."""
-    for path in parent.glob(f"{_machine()}-*-*-*"):
-        _, pid, begun, *_ = path.name.split("-")
-        if pid.isdecimal() and lease.started(int(pid)) not in (begun, None):
-            shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):  # it was a folder, and is gone
-                path.unlink()
-
-
-def _own_prefix() -> str:
-    """How the names of this process's entries in staging begin."""
-    return f"{_machine()}-{os.getpid()}-{lease.started(os.getpid()) or 0}-"
-
-
-def _machine() -> str:
-    return digest(lease.machine().encode())[:12]
-
-
 class Store:
     """The root under which all outputs live: a local folder or an fsspec address such as `s3://bucket/bert`."""
 
@@ -276,12 +256,12 @@ class Store:
 
         :raises PipelineError: the disk is full, or the store may not be written to.
         """
-        parent = Path(self.root) / STAGING if self.local_root else None
+        parent = Path(self.root) / staging.FOLDER if self.local_root else None
         with _plain_refusals(self.root):
             if parent:
                 parent.mkdir(parents=True, exist_ok=True)
-                _sweep(parent)
-            folder = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=parent))
+                staging.sweep(parent)
+            folder = Path(tempfile.mkdtemp(prefix=staging.own_prefix(), dir=parent))
             try:
                 yield folder
             finally:
@@ -354,11 +334,11 @@ class Store:
     @contextmanager
     def _aside(self, address: str, data: bytes) -> Iterator[Path]:
         """A small file of a local store, written whole under another name; the folder of its place is made."""
-        staging = Path(self.root) / STAGING
+        parent = Path(self.root) / staging.FOLDER
         with _plain_refusals(self.root):
-            for folder in (staging, Path(address).parent):
+            for folder in (parent, Path(address).parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            path = staging / f"{_own_prefix()}{uuid.uuid4().hex}"  # not by tempfile, whose files others may not read
+            path = parent / f"{staging.own_prefix()}{uuid.uuid4().hex}"  # not by tempfile, whose files others may not read
             try:
                 path.write_bytes(data)
                 yield path

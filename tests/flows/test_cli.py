@@ -28,6 +28,14 @@ def pretrain_bert(*arguments: str, folder: Path, timeout: float = 120) -> subpro
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=timeout)
 
 
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command is refused with."""
+    assert cli.main(arguments) == 1
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1 and not said.out
+    return said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -52,11 +60,7 @@ def test_a_wrong_setting_is_one_line_and_starts_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERT_STORE", str(tmp_path / "store"))
-    assert cli.main(["run", *arguments]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {message}"), said.err
-    assert len(said.err.splitlines()) == 1
-    assert not said.out
+    assert refusal(["run", *arguments], capsys).startswith(f"error: {message}")
     assert not list(tmp_path.iterdir()), "neither Prefect nor a stage has begun"
 
 
@@ -161,11 +165,7 @@ def test_inspect_answers_what_is_wrong_with_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERT_STORE", str(tmp_path / "store"))
-    assert cli.main(["inspect", *arguments]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {message.format(store=tmp_path / 'store')}"), said.err
-    assert len(said.err.splitlines()) == 1
-    assert not said.out
+    assert refusal(["inspect", *arguments], capsys).startswith(f"error: {message.format(store=tmp_path / 'store')}")
 
 
 def test_inspect_starts_without_torch_and_ends_quietly_where_nobody_reads(small_built) -> None:
