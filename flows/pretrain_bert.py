@@ -24,6 +24,7 @@ from pipeline.settings import (
     ModelOverrides,
     Preset,
     ShardOverrides,
+    TextSettings,
     TrainingOverrides,
     VocabularyOverrides,
     load_preset,
@@ -65,15 +66,15 @@ def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_st
 @stage("vocabulary")
 def vocabulary(corpus: Output, preset: Preset, earlier: Earlier) -> Output:
     """Count words, or keep the vocabulary that an earlier version has."""
-    settings, key = preset.vocabulary, earlier.vocabulary_key
-    output = kept_vocabulary(store(), key, settings, earlier.vocabulary_corpus_key) if key else build_vocabulary(store(), corpus, settings)
+    key = earlier.vocabulary_key
+    output = kept_vocabulary(store(), key, preset, earlier.vocabulary_corpus_key) if key else build_vocabulary(store(), corpus, preset)
     return ended(output, output)
 
 
 @stage("shards of {split}")
 def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
     """Build pairs and masks of a split."""
-    output = build_shards(store(), corpus, words, split, preset.shards)
+    output = build_shards(store(), corpus, words, split, preset)
     counts, recorded = output.facts["counts"], output.manifest["recorded"]
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     if not output.found:
@@ -133,7 +134,9 @@ def export(run: Output, words: Output, corpus: Output) -> Output:
 
 
 @stage("register", asks_registry=True)
-def register(name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str], newest: Version | None) -> Result:
+def register(
+    name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str], newest: Version | None, text: TextSettings
+) -> Result:
     """Register the encoder with its sample encodings, or find the version that holds it."""
     rows = read_metrics(run)
     picture = pictures.loss_curve(rows)
@@ -151,7 +154,7 @@ def register(name: str, encoder: Output, run: Output, params: dict[str, Any], ta
                 name,
                 run_id,
                 Path(folder),
-                tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags),
+                tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags, text),
                 description=description,
                 table=reports.samples_table(samples),
                 curve=picture,
@@ -228,7 +231,7 @@ def pretrain_bert(
         trained = train(run, params, tags, name)
         encoder = export(trained, words, text.output)
         reports.show_built([text.output, words, training, held_out, trained, encoder])
-        registered = register(name, encoder, trained, params, tags, earlier.newest)
+        registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)
         return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 

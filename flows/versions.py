@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pipeline.data.change import compare
 from pipeline.data.corpus import STAGE as CORPUS
 from pipeline.errors import RegistryError
+from pipeline.settings import TextSettings
 from pipeline.storage import Store
 
 from .registry import Version, connect
@@ -57,17 +58,17 @@ def _tag(version: Version, name: str) -> str:
     return version.tags[name]
 
 
-def link_tags(store: Store, newest: Version | None, tags: Mapping[str, str]) -> dict[str, str]:
+def link_tags(store: Store, newest: Version | None, tags: Mapping[str, str], text: TextSettings) -> dict[str, str]:
     """Tags of a version that name the one before, and what changed since in documents and tokens, as far as that is known.
 
-    :param tags: of the new version.
+    :param tags: of the new version. :param text: what a document is.
     """
     if newest is None:
         return {}
     linked = {"previous_version": newest.number}
     old, new = (store.whole(CORPUS, of.get("corpus_key", "")) for of in (newest.tags, tags))
     if old and new:
-        change = compare(old, new)
+        change = compare(old, new, text)
         linked["change_documents"] = f"{change.before:,} to {change.after:,}: {change.added:,} came, {change.removed:,} went"
     before, after = newest.tags.get("tokens", ""), tags.get("tokens", "")
     if before.isdecimal() and after.isdecimal():

@@ -83,7 +83,7 @@ def config_of(shape: EncoderShape) -> dict[str, Any]:
         "intermediate_size": shape.intermediate_size,
         "hidden_act": "relu",
         "hidden_dropout_prob": shape.hidden_dropout_prob,
-        "attention_probs_dropout_prob": shape.hidden_dropout_prob,
+        "attention_probs_dropout_prob": shape.attention_probs_dropout_prob,
         "max_position_embeddings": shape.max_position_embeddings,
         "type_vocab_size": shape.type_vocab_size,
         "layer_norm_eps": 1e-5,
@@ -97,4 +97,5 @@ def shape_of(config: Mapping[str, Any]) -> EncoderShape:
 
     :raises KeyError: a size is missing.
     """
-    return EncoderShape(**{name: config[name] for name in EncoderShape.__dataclass_fields__})
+    sizes = {name: config[name] for name in EncoderShape.__dataclass_fields__ if name != "architecture"}
+    return EncoderShape(architecture="deck", **sizes)

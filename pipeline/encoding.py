@@ -16,6 +16,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
@@ -24,7 +25,7 @@ from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
 from .model.layout import Layout
 from .model.pretraining import BertForPretraining
-from .tokens import SPECIAL_TOKENS, TOKENIZER, UNKNOWN
+from .tokens import TOKENIZER, TokenTable
 
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
 
@@ -44,11 +45,11 @@ class Encoder:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True  # text that spells <cls> is text; the file cannot say so
-        ids = {name: tokenizer.token_to_id(token) for name, token in SPECIAL_TOKENS.items()}
-        if missing := [SPECIAL_TOKENS[name] for name, number in ids.items() if number is None]:
-            raise EncodingError(f"{TOKENIZER}: has no {', '.join(missing)}; wanted all of {', '.join(SPECIAL_TOKENS.values())}")
-        self._special = set(ids.values())
-        self._unknown = tokenizer.get_vocab()[UNKNOWN]
+        try:
+            self.table = TokenTable.read(json.loads(tokenizer.to_str()))
+        except ValueError as error:
+            raise EncodingError(f"{TOKENIZER}: {error}; wanted the tokenizer of an encoder folder") from error
+        self._special = set(np.flatnonzero(self.table.never_masked).tolist())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -148,7 +149,7 @@ class Encoder:
     def _ids(self, row: Encoding) -> list[int]:
         """The row's ids, where a special token that the template did not put there is an unknown word."""
         return [
-            self._unknown if token in self._special and not of_template else token
+            self.table.unknown_id if token in self._special and not of_template else token
             for token, of_template in zip(row.ids, row.special_tokens_mask, strict=True)
         ]
 

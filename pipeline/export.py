@@ -17,7 +17,7 @@ from .errors import TrainingError
 from .model.encoder import EncoderShape
 from .storage import Output, Recipe, Store
 from .tensors import save_tensors
-from .tokens import SPECIAL_TOKENS, TOKENIZER
+from .tokens import TOKENIZER, TokenTable
 
 FORMAT = 1
 STAGE = "encoder"
@@ -49,7 +49,7 @@ def export_encoder(store: Store, run: Output, vocabulary: Output, corpus: Output
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": shape.max_position_embeddings,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            **SPECIAL_TOKENS,
+            **TokenTable.read(json.loads((folder / TOKENIZER).read_text("utf-8"))).special_tokens,
         }
         for name, values in ((CONFIG, config_of(shape)), (TOKENIZER_CONFIG, tokenizer_config)):
             (folder / name).write_text(json.dumps(values, indent=1) + "\n", "utf-8")

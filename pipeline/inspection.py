@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from .data.next_sentence import FOLLOWS
-from .data.ragged import I64
-from .data.vocabulary import Vocabulary
+from .data.tokenizer import Vocabulary
 from .errors import PipelineError, SettingsError
+from .ragged import I64
 from .shards import Examples, ShardCounts, read_shards
 from .storage import Output, Store, open_output, verify_digests
-from .tokens import CLS_ID, SEP_ID
+from .tokens import TokenTable
 
 STAGES = ("shards", "bucket")
 LABELS = ("B follows A", "B is random")
@@ -36,11 +36,11 @@ _KEY_OR_ITS_BEGINNING = re.compile(rf"(?:({'|'.join(STAGES)})/)?([0-9a-f]{{1,20}
 class ShardSet:
     """A shard set, or one bucket alone, with what it takes to read it.
 
-    :param words: of the vocabulary, by id. :param buckets: address and rows of each bucket that holds a row.
+    :param table: of the vocabulary. :param buckets: address and rows of each bucket that holds a row.
     """
 
     output: Output
-    words: list[str]
+    table: TokenTable
     buckets: Mapping[str, int]
 
     @property
@@ -105,7 +105,7 @@ class Statistics:
     settings: Mapping[str, Any]
     lengths: I64
     seen: I64
-    words: list[str]
+    tokens: TokenTable
     buckets: int
     buckets_read: int
 
@@ -132,7 +132,7 @@ class Statistics:
     def by_frequency(self) -> I64:
         """The ids of the tokens in the rows, the most frequent first, without `<cls>` and `<sep>`, which every row has."""
         order: I64 = np.argsort(-self.seen, kind="stable")
-        found: I64 = order[(self.seen[order] > 0) & (order != CLS_ID) & (order != SEP_ID)]
+        found: I64 = order[(self.seen[order] > 0) & (order != self.tokens.cls_id) & (order != self.tokens.sep_id)]
         return found
 
     def table(self) -> list[Line]:
@@ -154,7 +154,7 @@ class Statistics:
         yield Line("dropped, no negative", counts.dropped_no_negative, _share(counts.dropped_no_negative, counts.pairs), no_negative)
         yield Line("tokens of the text", counts.tokens)
         yield Line("unknown", counts.unknown_tokens, _share(counts.unknown_tokens, counts.tokens), "of tokens of the text")
-        yield Line("vocabulary", len(self.words))
+        yield Line("vocabulary", len(self.tokens))
 
     def _masks(self) -> Iterator[Line]:
         counts, settings = self.counts, self.settings
@@ -186,7 +186,7 @@ class Statistics:
         total = int(self.seen.sum())
         for token in self.by_frequency()[:MOST_FREQUENT].tolist():
             count = int(self.seen[token])
-            yield Line(f"token {self.words[token]}", count, count / total, "of tokens of the rows, masks taken back")
+            yield Line(f"token {self.tokens.tokens[token]}", count, count / total, "of tokens of the rows, masks taken back")
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -226,7 +226,7 @@ def open_shards(store: Store, output: Output) -> ShardSet:
     verify_digests(vocabulary)
     entries = output.facts.get("buckets", [{"key": output.key, "rows": output.facts["counts"]["rows"]}])
     buckets = {store.address("bucket", entry["key"]): entry["rows"] for entry in entries if entry["rows"]}
-    return ShardSet(output, Vocabulary.open(vocabulary).words, buckets)
+    return ShardSet(output, Vocabulary.open(vocabulary).table, buckets)
 
 
 def _newest(store: Store) -> Output:
@@ -263,7 +263,7 @@ def draw_examples(shards: ShardSet, count: int, seed: int) -> list[Example]:
     for address, size in shards.buckets.items():
         if inside := [row - first for row in drawn[(drawn >= first) & (drawn < first + size)].tolist()]:
             examples = _read(address)
-            found += [_decode(examples, row, shards.words, address.rsplit("/", 1)[-1]) for row in inside]
+            found += [_decode(examples, row, shards.table.tokens, address.rsplit("/", 1)[-1]) for row in inside]
         first += size
     return found
 
@@ -274,7 +274,7 @@ def _read(address: str) -> Examples:
     return read_shards([address])
 
 
-def _decode(examples: Examples, row: int, words: list[str], bucket: str) -> Example:
+def _decode(examples: Examples, row: int, words: Sequence[str], bucket: str) -> Example:
     tokens = slice(*examples.offsets[row : row + 2])
     masks = slice(*examples.mask_offsets[row : row + 2])
     was = dict(zip(examples.masked_lm_positions[masks].tolist(), examples.masked_lm_labels[masks].tolist(), strict=True))
@@ -292,7 +292,7 @@ def count_shards(shards: ShardSet, rows: int | None = None) -> Statistics:
     :raises PipelineError: a bucket is missing. :raises DamagedOutputError: a bucket is not whole.
     """
     settings = shards.output.manifest["settings"]
-    lengths, seen = np.zeros(settings["max_length"] + 1, np.int64), np.zeros(len(shards.words), np.int64)
+    lengths, seen = np.zeros(settings["max_length"] + 1, np.int64), np.zeros(len(shards.table), np.int64)
     read = 0
     for address in shards.buckets:
         if rows is not None and lengths.sum() >= rows:
@@ -304,4 +304,4 @@ def count_shards(shards: ShardSet, rows: int | None = None) -> Statistics:
         seen += np.bincount(ids, minlength=len(seen))
         read += 1
     counts = ShardCounts(**shards.output.facts["counts"])
-    return Statistics(counts, settings, lengths, seen, shards.words, len(shards.buckets), read)
+    return Statistics(counts, settings, lengths, seen, shards.table, len(shards.buckets), read)

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 from .encoding import Encoder
-from .tokens import CLS, SEP
 
 WORD = "crane"
 SENTENCES: tuple[tuple[str, str | None], ...] = (("a crane is flying", None), ("a crane driver came", "he just left"))
@@ -43,11 +42,12 @@ def sample_encodings(encoder: Encoder) -> tuple[list[SampleEncoding], float]:
     :returns: an entry each, and the cosine similarity of crane's vector in the two.
     """
     samples, vectors = [], []
+    sep = encoder.table.special_tokens["sep_token"]
     for text, text_pair in SENTENCES:
         encoded, tokens = encoder.encode(text, text_pair), encoder.tokens(text, text_pair)
         place = 1 + text.split().index(WORD)
         vectors.append(encoded[0, place])
-        words = [CLS, *text.split(), SEP, *([*text_pair.split(), SEP] if text_pair else [])]
+        words = [encoder.table.special_tokens["cls_token"], *text.split(), sep, *([*text_pair.split(), sep] if text_pair else [])]
         unknown = [word for word, token in zip(words, tokens, strict=True) if word != token]
         cls, word = (vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1]))
         samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), cls, word, unknown))

@@ -1,108 +1,74 @@
-"""Settings of every stage, their limits, and the presets that fill them.
+"""Settings of every stage, and the presets that fill them.
 
-In: a preset's TOML file, overrides, dictionaries from JSON. Out: frozen dataclasses that have been checked.
-The decision that matters: limits stand once, in `field(metadata=...)`, where both `__post_init__` and pydantic
-(Prefect's form and server) read them. Validation rejects; it never repairs.
+In: a preset's TOML file, overrides, dictionaries from JSON. Out: frozen dataclasses that have been checked. The decision
+that matters: a preset states its recipe; what is the same in every recipe has its default here, in one place.
 """
 
 import dataclasses
-import math
-import operator
-import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import SettingsError
+from .section import Settings, partial, setting
 
 PRESETS = "presets"
 MOST_BUCKETS = 512  # each is a file that is open while documents are sorted into them
-_WANTED: dict[type, str] = {int: "a whole number", float: "a finite number", str: "text"}
-_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": (">", operator.gt),
-    "ge": (">=", operator.ge),
-    "lt": ("<", operator.lt),
-    "le": ("<=", operator.le),
-    "pattern": ("matching", lambda value, pattern: re.fullmatch(pattern, value) is not None),
-}
 
 
-def setting(description: str, default: Any = dataclasses.MISSING, **limits: float | str) -> Any:
-    """A dataclass field with a description and limits (`gt`, `ge`, `lt`, `le`, `pattern`) that pydantic understands.
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings(Settings):
+    """How a corpus's files are read. Its key is the digest of the text that they give, so none of these is in it."""
 
-    Without a default it is part of a recipe, and each preset states it.
-    """
-    return field(default=default, metadata={"description": description, **limits})
+    section: ClassVar[str] = "corpus"
+    form: str = setting(
+        "of the files: auto (by their names and first line), wikitext, text (a blank line between documents), json_lines or parquet",
+        "auto",
+        pattern="^(auto|wikitext|text|json_lines|parquet)$",
+    )
+    text_column: str = setting("column of JSON Lines and Parquet that holds a document's text", "text", pattern=".+")
+    title_column: str = setting("column of JSON Lines and Parquet that holds its title; empty: none", "")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Base of the settings of a stage: checks itself, reads strictly, takes overrides."""
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(Settings):
+    """What a document and a sentence are."""
 
-    section: ClassVar[str] = "settings"
-    not_in_key: ClassVar[frozenset[str]] = frozenset()
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for entry in dataclasses.fields(self):
-            self._check(entry, hints[entry.name])
-
-    def _check(self, entry: "dataclasses.Field[Any]", kind: Any) -> None:
-        value: Any = getattr(self, entry.name)
-        name = f"{self.section}.{entry.name}"
-        if kind is float and type(value) is int:
-            object.__setattr__(self, entry.name, value := float(value))
-        if not isinstance(value, kind) or isinstance(value, bool) or (kind is float and not math.isfinite(value)):
-            raise SettingsError(f"{name}: got {value!r}, wanted {_WANTED[kind]} ({entry.metadata['description']})")
-        for limit, (sign, holds) in _LIMITS.items():
-            if limit in entry.metadata and not holds(value, entry.metadata[limit]):
-                wanted = f"a value {sign} {entry.metadata[limit]}"
-                raise SettingsError(f"{name}: got {value!r}, wanted {wanted} ({entry.metadata['description']})")
-
-    @classmethod
-    def read(cls, values: object) -> Self:
-        """Build from a dictionary that may leave out fields but may not hold unknown ones."""
-        if not isinstance(values, dict):
-            raise SettingsError(f"{cls.section}: got {values!r}, wanted a table of settings")
-        known = [entry.name for entry in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise SettingsError(f"{cls.section}.{name}: no such setting; {cls.section} has {', '.join(known)}")
-        for entry in dataclasses.fields(cls):
-            if entry.default is dataclasses.MISSING and entry.name not in values:
-                raise SettingsError(f"{cls.section}.{entry.name}: missing; it is {entry.metadata['description']}")
-        return cls(**values)
-
-    def override(self, overrides: object) -> Self:
-        """A copy in which every field of `overrides` that is not None replaces ours.
-
-        :param overrides: an instance of the partial class of this one, a dictionary, or None.
-        """
-        if overrides is None:
-            return self
-        if dataclasses.is_dataclass(overrides) and not isinstance(overrides, type):
-            overrides = dataclasses.asdict(overrides)
-        if not isinstance(overrides, dict):
-            raise SettingsError(f"{self.section}: got {overrides!r}, wanted a table of settings")
-        return type(self).read(dataclasses.asdict(self) | {name: value for name, value in overrides.items() if value is not None})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every field by value, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    def for_key(self) -> dict[str, Any]:
-        """The fields that change a stage's output."""
-        return {name: value for name, value in self.as_dict().items() if name not in self.not_in_key}
+    section: ClassVar[str] = "text"
+    documents: str = setting(
+        "article (a title and its paragraphs, or what stands between blank lines) or paragraph (the deck's: each with ` . ` in it)",
+        pattern="^(article|paragraph)$",
+    )
+    sentences: str = setting(
+        "prose (split by the language's rules), line (a line is a sentence) or deck (a sentence ends at ` . `)",
+        pattern="^(prose|line|deck)$",
+    )
+    language: str = setting("of prose, as an ISO 639 code", "en", pattern="^[a-z]{2,3}(-[a-zA-Z]+)*$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularySettings(Settings):
-    """How words become ids."""
+    """How text becomes ids."""
 
     section: ClassVar[str] = "vocabulary"
-    min_count: int = setting("words seen fewer times than this are unknown", ge=1, le=2_147_483_648)
+    kind: str = setting("words, wordpiece, or file: a tokenizer.json that is brought along", pattern="^(words|wordpiece|file)$")
+    min_count: int = setting("of words: those seen fewer times than this are unknown", 5, ge=1, le=2_147_483_648)
+    size: int = setting("of wordpiece: tokens, special ones included", 30_522, ge=100, le=1_000_000)
+    lowercase: bool = setting("of wordpiece: upper and lower case are one, and accents are dropped", True)
+    file: str = setting("of file: the address of the tokenizer.json", "")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.kind == "file") != bool(self.file):
+            raise SettingsError(
+                f"vocabulary.file: got {self.file!r} with vocabulary.kind {self.kind}, wanted an address with kind file alone"
+            )
+
+    def for_key(self) -> dict[str, Any]:
+        """What the kind heeds; of a file its contents count, not its address."""
+        heeded = {"words": ("min_count",), "wordpiece": ("size", "lowercase"), "file": ()}[self.kind]
+        return {name: value for name, value in super().for_key().items() if name in ("kind", *heeded)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +76,26 @@ class ShardSettings(Settings):
     """How sentence pairs and masks are made (Devlin et al. 2018, arXiv 1810.04805; the deck's variant)."""
 
     section: ClassVar[str] = "shards"
-    max_length: int = setting("longest example in tokens, specials included; longer pairs are dropped and counted", ge=5, le=32767)
-    masking_rate: float = setting("share of a row's tokens to predict", gt=0, le=1)
+    pairs: str = setting(
+        "neighbours (the deck's: each two sentences that follow one another, longer ones dropped), or segments filled to the length: "
+        "next_sentence, sentence_order (Lan et al. 2019, arXiv 1909.11942) or none (one segment and no pair task)",
+        pattern="^(neighbours|next_sentence|sentence_order|none)$",
+    )
+    max_length: int = setting("longest example in tokens, specials included", ge=5, le=32767)
     max_predictions_per_seq: int = setting("most predictions in a row", ge=1, le=32767)
-    mask_token_rate: float = setting("share of predicted tokens replaced by <mask>", 0.8, ge=0, le=1)
+    long_max_length: int = setting("longest example of training's last part, training.long_ratio; 0: there is none", 0, ge=0, le=32767)
+    long_max_predictions_per_seq: int = setting("most predictions in a row of that part", 0, ge=0, le=32767)
+    short_seq_prob: float = setting("share of segments' rows that are filled to a random shorter length", 0.1, ge=0, le=1)
+    dupe_factor: int = setting("how many times each document is gone through, with other pairs and masks each time", 1, ge=1, le=1_000)
+    masking: str = setting(
+        "static (in the shards) or dynamic (drawn anew each epoch, while training)", "static", pattern="^(static|dynamic)$"
+    )
+    masking_rate: float = setting("share of a row's tokens to predict", gt=0, le=1)
+    whole_word: bool = setting("mask all pieces of a word or none", False)
+    mask_token_rate: float = setting("share of predicted tokens replaced by the mask token", 0.8, ge=0, le=1)
     random_token_rate: float = setting("share of predicted tokens replaced by a random word; the rest stay as they are", 0.1, ge=0, le=1)
-    buckets: int = setting("shards of a split, each good for 8 MB of text; a hash says where a document falls", 16, ge=1, le=MOST_BUCKETS)
+    buckets: int = setting("shards of train, each good for 8 MB of text; a hash says where a document falls", 16, ge=1, le=MOST_BUCKETS)
+    held_out_buckets: int = setting("shards of the held-out split; negatives are drawn within one", 16, ge=1, le=MOST_BUCKETS)
     seed: int = setting("seed of pairs and masks", 0, ge=0, lt=2**32)
 
     def __post_init__(self) -> None:
@@ -123,6 +103,20 @@ class ShardSettings(Settings):
         if self.mask_token_rate + self.random_token_rate > 1:
             rates = f"{self.mask_token_rate} + {self.random_token_rate}"
             raise SettingsError(f"shards.mask_token_rate + shards.random_token_rate: got {rates}, wanted at most 1")
+        if bool(self.long_max_length) != bool(self.long_max_predictions_per_seq) or 0 < self.long_max_length < 5:
+            got = f"{self.long_max_length} and {self.long_max_predictions_per_seq}"
+            raise SettingsError(f"shards.long_max_length and shards.long_max_predictions_per_seq: got {got}, wanted both (5 or more) or 0")
+
+    def of_long_part(self) -> "ShardSettings":
+        """The settings of the shards of training's last part."""
+        length, predictions = self.long_max_length, self.long_max_predictions_per_seq
+        return dataclasses.replace(
+            self, max_length=length, max_predictions_per_seq=predictions, long_max_length=0, long_max_predictions_per_seq=0
+        )
+
+    def for_key(self) -> dict[str, Any]:
+        """Without the lengths of the long part, whose shards are a set of their own."""
+        return {name: value for name, value in super().for_key().items() if not name.startswith("long_")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +124,16 @@ class ModelSettings(Settings):
     """The encoder's shape, under transformers' names."""
 
     section: ClassVar[str] = "model"
+    architecture: str = setting(
+        "bert (as published: norm and dropout after the embeddings, GELU, tied decoder) or deck (the deck's variant)",
+        pattern="^(bert|deck)$",
+    )
     num_hidden_layers: int = setting("transformer blocks", ge=1, le=1_000)
     hidden_size: int = setting("width of a token's vector", ge=1, le=65_536)
     num_attention_heads: int = setting("attention heads; they divide the hidden size", ge=1, le=65_536)
     intermediate_size: int = setting("width of the feed-forward layer", ge=1, le=262_144)
-    hidden_dropout_prob: float = setting("dropout after each sublayer and on attention", ge=0, lt=1)
+    hidden_dropout_prob: float = setting("dropout after each sublayer", ge=0, lt=1)
+    attention_probs_dropout_prob: float = setting("dropout on attention", ge=0, lt=1)
     max_position_embeddings: int = setting("longest input in tokens", ge=5, le=32767)
 
     def __post_init__(self) -> None:
@@ -150,12 +149,26 @@ class TrainingSettings(Settings):
 
     section: ClassVar[str] = "training"
     not_in_key: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints", "device"}
+        {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints", "device", "micro_batch_size"}
     )
     steps: int = setting("optimizer steps", ge=1, le=1_000_000_000)
+    long_ratio: float = setting("share of them, the last ones, that train on rows of shards.long_max_length", 0.0, ge=0, le=1)
     batch_size: int = setting("examples a step, over all devices", ge=1, le=4_194_304)
-    learning_rate: float = setting("peak learning rate of Adam", gt=0)
-    warmup_steps: int = setting("steps over which the learning rate rises to its peak", 0, ge=0, le=1_000_000_000)
+    micro_batch_size: int = setting("examples that a device takes at a time, their gradients summed; 0: all", 0, ge=0, le=4_194_304)
+    optimizer: str = setting(
+        "adam (Kingma and Ba 2014), adamw (Loshchilov and Hutter 2017) or lamb (You et al. 2019)", "adam", pattern="^(adam|adamw|lamb)$"
+    )
+    learning_rate: float = setting("peak learning rate", gt=0)
+    warmup_ratio: float = setting("share of the steps over which the learning rate rises to its peak", 0.0, ge=0, le=1)
+    schedule: str = setting(
+        "of the learning rate after the warm-up: constant, linear or cosine to 0, or wsd (constant, then linear to 0 over decay_ratio)",
+        "constant",
+        pattern="^(constant|linear|cosine|wsd)$",
+    )
+    decay_ratio: float = setting("of wsd: share of the steps, the last ones, over which the learning rate falls to 0", 0.0, ge=0, le=1)
+    weight_decay: float = setting("of adamw and lamb, on weights but not on norms and biases", 0.0, ge=0, lt=1)
+    adam_epsilon: float = setting("what is added to the root of the second moment", 1e-8, gt=0, lt=1)
+    max_gradient_norm: float = setting("gradients of a larger norm are scaled down to it; 0: never", 0.0, ge=0)
     evaluate_every: int = setting("steps between evaluations on the held-out split; 0: only at the end", 200, ge=0, le=1_000_000_000)
     seed: int = setting("seed of initial weights, order and dropout", 0, ge=0, lt=2**32)
     log_every: int = setting("steps between lines on the terminal and writes of metrics", 5, ge=1, le=1_000_000_000)
@@ -169,12 +182,35 @@ class TrainingSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.warmup_steps > self.steps:
-            raise SettingsError(f"training.warmup_steps: got {self.warmup_steps}, wanted at most training.steps, {self.steps}")
+        if (self.schedule == "wsd") != bool(self.decay_ratio) or self.warmup_ratio + self.decay_ratio > 1:
+            wanted = f"more than 0 and at most {1 - self.warmup_ratio:g}, what the warm-up leaves" if self.schedule == "wsd" else "0"
+            raise SettingsError(f"training.decay_ratio: got {self.decay_ratio} with schedule {self.schedule}, wanted {wanted}")
+        if self.weight_decay and self.optimizer == "adam":
+            raise SettingsError(f"training.weight_decay: got {self.weight_decay} with optimizer adam, wanted 0, or adamw or lamb")
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps over which the learning rate rises."""
+        return round(self.warmup_ratio * self.steps)
+
+    @property
+    def decay_steps(self) -> int:
+        """Steps over which it falls in the end, with schedule wsd."""
+        return round(self.decay_ratio * self.steps)
+
+    @property
+    def long_steps(self) -> int:
+        """The last steps, which train on long rows."""
+        return round(self.long_ratio * self.steps)
 
     def for_key(self) -> dict[str, Any]:
         """As of every stage, without `precision` while it is auto: then it is the device's, which is recorded."""
         return {name: value for name, value in super().for_key().items() if (name, value) != ("precision", "auto")}
+
+
+SECTIONS: dict[str, type[Settings]] = {
+    kind.section: kind for kind in (CorpusSettings, TextSettings, VocabularySettings, ShardSettings, ModelSettings, TrainingSettings)
+}
 
 
 @dataclass(frozen=True)
@@ -183,25 +219,28 @@ class Preset:
 
     name: str
     description: str
+    corpus: CorpusSettings
+    text: TextSettings
     vocabulary: VocabularySettings
     shards: ShardSettings
     model: ModelSettings
     training: TrainingSettings
 
     def __post_init__(self) -> None:
-        if self.shards.max_length > self.model.max_position_embeddings:
-            wanted = f"at most model.max_position_embeddings, {self.model.max_position_embeddings}"
-            raise SettingsError(f"shards.max_length: got {self.shards.max_length}, wanted {wanted}")
+        for name in ("max_length", "long_max_length"):
+            if (length := getattr(self.shards, name)) > self.model.max_position_embeddings:
+                wanted = f"at most model.max_position_embeddings, {self.model.max_position_embeddings}"
+                raise SettingsError(f"shards.{name}: got {length}, wanted {wanted}")
+        if bool(self.shards.long_max_length) != bool(self.training.long_ratio):
+            got = f"{self.shards.long_max_length} with training.long_ratio {self.training.long_ratio}"
+            raise SettingsError(f"shards.long_max_length: got {got}, wanted both or neither")
 
-    def override(self, *, vocabulary: object = None, shards: object = None, model: object = None, training: object = None) -> "Preset":
-        """A copy with some settings replaced; None, for a section or a field, leaves the preset's value."""
-        return dataclasses.replace(
-            self,
-            vocabulary=self.vocabulary.override(vocabulary),
-            shards=self.shards.override(shards),
-            model=self.model.override(model),
-            training=self.training.override(training),
-        )
+    def override(self, **sections: object) -> "Preset":
+        """A copy with some settings replaced; None, for a section or a field, leaves the preset's value.
+
+        :param sections: by name, each an instance of the partial class, a dictionary, or None.
+        """
+        return dataclasses.replace(self, **{name: getattr(self, name).override(values) for name, values in sections.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """Every setting by value, ready for JSON."""
@@ -222,32 +261,19 @@ def load_preset(name: str) -> Preset:
     if name not in preset_names():
         raise SettingsError(f"preset: got {name!r}, wanted one of {', '.join(preset_names())}")
     values = tomllib.loads((resources.files(__package__) / PRESETS / f"{name}.toml").read_text("utf-8"))
-    sections: list[type[Settings]] = [VocabularySettings, ShardSettings, ModelSettings, TrainingSettings]
-    names = ["description", *(kind.section for kind in sections)]
+    names = ["description", *SECTIONS]
     for section in values:
         if section not in names:
             raise SettingsError(f"presets/{name}.toml: no such section {section!r}; a preset has {', '.join(names)}")
-    read: dict[str, Any] = {kind.section: kind.read(values.get(kind.section, {})) for kind in sections}
+    read: dict[str, Any] = {section: kind.read(values.get(section, {})) for section, kind in SECTIONS.items()}
     return Preset(name, values.get("description", ""), **read)
 
 
-_S = TypeVar("_S", bound=Settings)
-
-
-def _partial(kind: type[_S]) -> type[Any]:
-    """The class of overrides of a settings class: the same fields and limits, each None as the preset says."""
-    hints = get_type_hints(kind)
-    fields = [(entry.name, hints[entry.name] | None, field(default=None, metadata=entry.metadata)) for entry in dataclasses.fields(kind)]
-    name = kind.__name__.replace("Settings", "Overrides")
-    namespace = {
-        "__doc__": f"{kind.__doc__} Empty: as the preset says.",
-        "__module__": __name__,
-        "__pydantic_config__": {"extra": "forbid"},  # a misspelt setting is an error in Prefect's form too
-    }
-    return dataclasses.make_dataclass(name, fields, frozen=True, namespace=namespace)
-
-
 if TYPE_CHECKING:
+
+    class CorpusOverrides: ...
+
+    class TextOverrides: ...
 
     class VocabularyOverrides: ...
 
@@ -257,7 +283,9 @@ if TYPE_CHECKING:
 
     class TrainingOverrides: ...
 else:
-    VocabularyOverrides = _partial(VocabularySettings)
-    ShardOverrides = _partial(ShardSettings)
-    ModelOverrides = _partial(ModelSettings)
-    TrainingOverrides = _partial(TrainingSettings)
+    CorpusOverrides = partial(CorpusSettings)
+    TextOverrides = partial(TextSettings)
+    VocabularyOverrides = partial(VocabularySettings)
+    ShardOverrides = partial(ShardSettings)
+    ModelOverrides = partial(ModelSettings)
+    TrainingOverrides = partial(TrainingSettings)

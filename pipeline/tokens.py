@@ -1,9 +1,97 @@
-"""The special tokens and the tokenizer's file, which making data and encoding share."""
+"""Tokens of a vocabulary, which making data, training and encoding share, and the tokenizer's file.
+
+In: the JSON of a `tokenizer.json`. Out: tokens by id, and which of them are special. The decision that matters: the file
+alone says which ids the special tokens have; it is read as JSON, so that training needs no tokenizer library.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 TOKENIZER = "tokenizer.json"
-SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
-"""Under transformers' names, in the order of their ids."""
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+"""The special tokens under transformers' names, in the order of their ids in vocabularies that are made here."""
+WORD_LEVEL_TOKENS = dict(zip(ROLES, ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>"), strict=True))
+WORDPIECE_TOKENS = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))
 
-PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS.values()
-PAD_ID, UNKNOWN_ID, CLS_ID, SEP_ID, MASK_ID = range(len(SPECIAL_TOKENS))
-FIRST_WORD_ID = len(SPECIAL_TOKENS)
+
+@dataclass(frozen=True)
+class TokenTable:
+    """The tokens of a vocabulary.
+
+    :param tokens: by id [V]. :param special_tokens: by their role.
+    :param prefix: what begins a token that continues a word; empty: no token does.
+    """
+
+    tokens: Sequence[str]
+    special_tokens: Mapping[str, str]
+    prefix: str = ""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Each token's id."""
+        return {token: number for number, token in enumerate(self.tokens)}
+
+    @property
+    def pad_id(self) -> int:
+        return self.ids[self.special_tokens["pad_token"]]
+
+    @property
+    def unknown_id(self) -> int:
+        return self.ids[self.special_tokens["unk_token"]]
+
+    @property
+    def cls_id(self) -> int:
+        return self.ids[self.special_tokens["cls_token"]]
+
+    @property
+    def sep_id(self) -> int:
+        return self.ids[self.special_tokens["sep_token"]]
+
+    @property
+    def mask_id(self) -> int:
+        return self.ids[self.special_tokens["mask_token"]]
+
+    @cached_property
+    def never_masked(self) -> npt.NDArray[np.bool_]:
+        """Which tokens are no candidates for masking [V]: the special ones but the unknown one."""
+        return np.isin(np.arange(len(self)), (self.pad_id, self.cls_id, self.sep_id, self.mask_id))
+
+    @cached_property
+    def words(self) -> npt.NDArray[np.int32]:
+        """The ids that a random replacement may have, rising: all but the special ones."""
+        return np.flatnonzero(~self.never_masked & (np.arange(len(self)) != self.unknown_id)).astype(np.int32)
+
+    @cached_property
+    def continues_word(self) -> npt.NDArray[np.bool_]:
+        """Which tokens go on with the word before them [V]."""
+        return np.asarray([bool(self.prefix) and token.startswith(self.prefix) for token in self.tokens], bool)
+
+    @classmethod
+    def read(cls, tokenizer: Mapping[str, Any]) -> Self:
+        """Take the JSON of a `tokenizer.json` apart.
+
+        :raises ValueError: it has no special token for a role, or its ids have gaps.
+        """
+        model = tokenizer["model"]
+        known = model["vocab"]
+        ids = dict(known) if isinstance(known, dict) else {token: number for number, (token, _) in enumerate(known)}
+        ids |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+        tokens = sorted(ids, key=ids.__getitem__)
+        if [ids[token] for token in tokens] != list(range(len(tokens))):
+            raise ValueError("its ids are not 0, 1, 2 and so on")
+        special = {role: next((token for token in names if token in ids), "") for role, names in _NAMES.items()}
+        if missing := [" or ".join(_NAMES[role]) for role, token in special.items() if not token]:
+            raise ValueError(f"it has no special token {', '.join(missing)}")
+        prefix = model.get("continuing_subword_prefix") if model.get("type") == "WordPiece" else None
+        return cls(tokens, special, prefix or "")
+
+
+_NAMES = {role: (WORDPIECE_TOKENS[role], WORD_LEVEL_TOKENS[role]) for role in ROLES}

@@ -84,8 +84,8 @@ class Built:
 
 def build(store: Store, corpus: Output, preset: Preset) -> Built:
     """Make the stages between a corpus and its shards."""
-    vocabulary = build_vocabulary(store, corpus, preset.vocabulary)
-    train, valid = (build_shards(store, corpus, vocabulary, split, preset.shards) for split in ("train", "valid"))
+    vocabulary = build_vocabulary(store, corpus, preset)
+    train, valid = (build_shards(store, corpus, vocabulary, split, preset) for split in ("train", "valid"))
     return Built(store, preset, corpus, vocabulary, train, valid)
 
 

@@ -19,20 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import CorpusError
-from ..settings import MOST_BUCKETS, ShardSettings
+from ..masked_lm import Streams, make_masks
+from ..ragged import I64, offsets_of, spans
+from ..randomness import Purpose
+from ..settings import MOST_BUCKETS, Preset, ShardSettings, TextSettings
 from ..shards import SHARD, Examples, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
-from ..tokens import CLS_ID, SEP_ID, UNKNOWN_ID
-from .documents import TEXT_FORM, numbers_of, read_bucket, spill_buckets, split_label
-from .masked_lm import Streams, make_masks
+from ..tokens import TokenTable
+from .documents import DocumentReader, numbers_of, read_bucket, spill_buckets, split_label, wanted_text
 from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
 from .parallel import MOST_THREADS, map_in_threads
-from .ragged import I64, offsets_of, spans
-from .randomness import Purpose
 from .sentences import split_sentences
-from .vocabulary import Vocabulary, split_words
+from .tokenizer import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 SPECIALS_OF_A_PAIR = 3
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MEMORY_OF_TEXT = 16  # bytes for each byte of text, while a bucket is built
@@ -40,23 +40,29 @@ _MEMORY_OF_TEXT = 16  # bytes for each byte of text, while a bucket is built
 logger = logging.getLogger(__name__)
 
 
-def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, settings: ShardSettings) -> Output:
+def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, preset: Preset) -> Output:
     """Build the shards of a split (`train` or `valid`) with the training vocabulary.
 
     :raises CorpusError: the split gives no pair, or pairs of one label only.
     """
-    recipe = Recipe("shards", FORMAT, settings.for_key() | {"split": split}, {"corpus": corpus.key, "vocabulary": vocabulary.key})
+    settings, text = preset.shards, preset.text
+    for_key = settings.for_key() | text.for_key() | {"split": split}
+    recipe = Recipe("shards", FORMAT, for_key, {"corpus": corpus.key, "vocabulary": vocabulary.key})
 
     recorded: dict[str, int] = {}
 
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
-        documents = spill_buckets(corpus.file(f"{split}.tokens"), settings.buckets, folder)
+        documents = spill_buckets(DocumentReader.of(corpus, split, text), settings.buckets, folder)
         _advise_on_size(list(documents))
         empty = next((path for path, count in documents.items() if not count), None)  # all that are empty are one output
         distinct = [path for path, count in documents.items() if count or path == empty]
         built = dict(
-            zip(distinct, map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings), distinct), strict=True)
+            zip(
+                distinct,
+                map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings, text), distinct),
+                strict=True,
+            )
         )
         outputs = [built[path if count or empty is None else empty] for path, count in documents.items()]
         for path in documents:
@@ -64,7 +70,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, s
         found = sum(output.found for output in built.values())
         recorded.update(buckets_found=found, buckets_made=len(built) - found)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
-        _check(split_label(corpus, split), counts, settings)
+        _check(split_label(corpus, split), counts, settings, text)
         if split == "train" and counts.followed in (0, counts.rows):
             raise CorpusError(
                 f"{split_label(corpus, split)}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing "
@@ -103,28 +109,27 @@ def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, An
     return store.make(recipe, build, recorded=recorded)
 
 
-def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings) -> Output:
+def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings, text: TextSettings) -> Output:
     documents = read_bucket(path)
     contents = hashlib.sha256(numbers_of(documents.column("digest").combine_chunks()).tobytes()).hexdigest()
-    for_key = {name: value for name, value in settings.for_key().items() if name != "buckets"}
+    for_key = {name: value for name, value in settings.for_key().items() if not name.endswith("buckets")} | text.for_key()
     recipe = Recipe("bucket", FORMAT, for_key, {"documents": contents, "vocabulary": vocabulary_key})
 
     def build(folder: Path) -> dict[str, Any]:
-        examples, counts = make_examples(documents, words, settings)
+        examples, counts = make_examples(documents, words, settings, text)
         write_shard(folder / SHARD, examples)
         return {"counts": counts.as_dict(), "contents": examples.digest()}
 
     return store.make(recipe, build, verify=True)
 
 
-def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings) -> tuple[Examples, ShardCounts]:
+def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings, text: TextSettings) -> tuple[Examples, ShardCounts]:
     """Pairs and masks of one bucket.
 
     :param documents: columns text and digest, sorted by digest.
     """
-    sentences = split_sentences(documents.column("text").combine_chunks())
-    words, offsets = split_words(sentences.text)
-    ids = vocabulary.ids(words)
+    sentences = split_sentences(documents.column("text").combine_chunks(), text)
+    ids, offsets = vocabulary.encode(sentences.text)
     filled = np.diff(offsets) > 0  # an empty sentence is none
     document, offsets = sentences.document[filled], offsets_of(np.diff(offsets)[filled])
     digests, occurrence = _count_among_equals(documents.column("digest").combine_chunks())
@@ -135,10 +140,10 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
     row_lengths = lengths[pairs.first] + lengths[pairs.second] + SPECIALS_OF_A_PAIR
     fits = row_lengths <= settings.max_length
     pairs = Pairs(pairs.first[fits], pairs.second[fits], pairs.label[fits], pairs.number[fits], pairs.without_negative)
-    input_ids, token_type_ids, row_offsets = _rows(ids, offsets, pairs)
+    input_ids, token_type_ids, row_offsets = _rows(ids, offsets, pairs, vocabulary.table)
     own = document[pairs.first]
     order, kind, word = (bucket.streams(settings.seed, p)[own] for p in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD))
-    masks = make_masks(input_ids, row_offsets, Streams(order, kind, word, pairs.number.astype(np.uint64)), settings, len(vocabulary))
+    masks = make_masks(input_ids, row_offsets, Streams(order, kind, word, pairs.number.astype(np.uint64)), settings, vocabulary.table)
     examples = Examples(
         input_ids=masks.input_ids,
         token_type_ids=token_type_ids,
@@ -156,7 +161,7 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
         documents_of_one_sentence=int((per_document == 1).sum()),
         sentences=len(lengths),
         tokens=len(ids),
-        unknown_tokens=int((ids == UNKNOWN_ID).sum()),
+        unknown_tokens=int((ids == vocabulary.table.unknown_id).sum()),
         pairs=len(first),
         pairs_that_fit=int((lengths[first] + lengths[first + 1] + SPECIALS_OF_A_PAIR <= settings.max_length).sum()),
         dropped_too_long=int((~fits).sum()),
@@ -189,13 +194,15 @@ def _identities(ids: npt.NDArray[np.int32], offsets: I64) -> I64:
     return identities
 
 
-def _rows(ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8], I64]:
+def _rows(
+    ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs, table: TokenTable
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8], I64]:
     """`<cls> A <sep> B <sep>` of each pair [N], the segment of each token [N], and the rows' offsets [R + 1]."""
     a, b = (np.diff(offsets)[side] for side in (pairs.first, pairs.second))
     row_offsets = offsets_of(a + b + SPECIALS_OF_A_PAIR)
     start = row_offsets[:-1]
-    input_ids = np.full(row_offsets[-1], SEP_ID, np.int32)
-    input_ids[start] = CLS_ID
+    input_ids = np.full(row_offsets[-1], table.sep_id, np.int32)
+    input_ids[start] = table.cls_id
     input_ids[spans(start + 1, a)] = ids[spans(offsets[pairs.first], a)]
     input_ids[spans(start + a + 2, b)] = ids[spans(offsets[pairs.second], b)]
     token_type_ids = np.zeros(row_offsets[-1], np.int8)
@@ -203,9 +210,9 @@ def _rows(ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs) -> tuple[npt.N
     return input_ids, token_type_ids, row_offsets
 
 
-def _check(label: str, counts: ShardCounts, settings: ShardSettings) -> None:
+def _check(label: str, counts: ShardCounts, settings: ShardSettings, text: TextSettings) -> None:
     if not counts.pairs:
-        raise CorpusError(f"{label}: {counts.documents} paragraphs and no two sentences in one of them, so no pair; {TEXT_FORM}")
+        raise CorpusError(f"{label}: {counts.documents} documents and no two sentences in one of them, so no pair; {wanted_text(text)}")
     if not counts.rows:
         few = f"bring more text or set fewer shards.buckets than {settings.buckets}"
         raise CorpusError(

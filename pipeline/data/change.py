@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..settings import TextSettings
 from ..storage import Output
-from .documents import digests_of, find_documents, numbers_of, read_blocks
+from .documents import DocumentReader, digests_of, numbers_of
 from .parallel import map_in_threads
 
 
@@ -24,9 +25,9 @@ class Change:
     removed: int
 
 
-def compare(old: Output, new: Output) -> Change:
+def compare(old: Output, new: Output, text: TextSettings) -> Change:
     """Count what changed; memory is some 50 bytes a document."""
-    before, after = (_counted(corpus) for corpus in (old, new))
+    before, after = (_counted(DocumentReader.of(corpus, "train", text)) for corpus in (old, new))
     known = np.union1d(before[0], after[0])
     change = np.zeros(len(known), np.int64)
     change[np.searchsorted(known, after[0])] += after[1]
@@ -34,9 +35,8 @@ def compare(old: Output, new: Output) -> Change:
     return Change(int(before[1].sum()), int(after[1].sum()), int(change[change > 0].sum()), int(-change[change < 0].sum()))
 
 
-def _counted(corpus: Output) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def _counted(reader: DocumentReader) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """The documents' digests, to 64 bits, each once and sorted, and how often each stands there."""
-    blocks = read_blocks(corpus.file("train.tokens"))
-    parts = map_in_threads(lambda block: numbers_of(digests_of(find_documents(block)))[:, 0], blocks)
+    parts = map_in_threads(lambda block: numbers_of(digests_of(reader.find(block)))[:, 0], reader.blocks())
     digests, counts = np.unique(np.concatenate(list(parts)), return_counts=True)
     return digests, counts.astype(np.int64)

@@ -1,13 +1,16 @@
 """Canonical text -> documents, and documents -> buckets.
 
 In: a `.tokens` file, one paragraph a line. Out: documents, a block of text at a time, and a bucket's documents in an
-order that the corpus's own order does not change. The decision that matters: for the deck a document is a paragraph,
-and the hash of its text alone says which bucket it falls into.
+order that the corpus's own order does not change. The decision that matters: for the deck a document is a paragraph, for
+the paper an article, whose text here is its paragraphs, one a line; the hash of a document's text alone says which bucket
+it falls into.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
@@ -16,15 +19,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..settings import TextSettings
 from ..storage import Output
 from .parallel import map_in_threads
 
 SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("digest", pa.binary(16))])
 SENTENCE_END = " . "
-TEXT_FORM = (
-    "wanted one paragraph a line with its sentences parted by ` . ` (a blank line after each sentence makes each a paragraph of its own)"
-)
+LONGEST_DOCUMENT = 16 << 20  # bytes; a longer one is taken for several, cut at the end of a line
+WIKITEXT, TEXT = "wikitext", "text"
+"""Forms of canonical text: an article begins at its title ` = Title = `, or after a blank line."""
 _BLOCK = 4 << 20  # bytes of text read at a time
+_TITLE = re.compile(rb"^[ \t]*= (?!=)[^\n]*(?<!=) =[ \t]*$", re.MULTILINE)
+_BLANK = re.compile(rb"\n[ \t]*\n")
+_HEADING = re.compile(r"= .* =")
+
+
+def wanted_text(text: TextSettings) -> str:
+    """What a text has to look like, for a message."""
+    if text.documents == "paragraph":
+        return (
+            "wanted one paragraph a line with its sentences parted by ` . ` "
+            "(a blank line after each sentence makes each a paragraph of its own)"
+        )
+    return "wanted documents of several sentences, parted by blank lines (one after each sentence makes each a document of its own)"
 
 
 def split_label(corpus: Output, split: str) -> str:
@@ -32,24 +49,62 @@ def split_label(corpus: Output, split: str) -> str:
     return f"{corpus.manifest['recorded'].get('source', corpus.address)}, {split} split"
 
 
-def read_blocks(address: str) -> Iterator[bytes]:
-    """A text file in blocks of whole lines."""
-    with fsspec.open(address, "rb") as file:
-        rest = b""
-        while block := file.read(_BLOCK):
-            lines, _, rest = (rest + block).rpartition(b"\n")
-            yield lines
-        yield rest
+@dataclass(frozen=True)
+class DocumentReader:
+    """Reads the documents of a text file in blocks; many threads may take a block's documents out of it.
 
-
-def find_documents(block: bytes) -> pa.Array:
-    """The documents (large_string) of a block of lines.
-
-    A line is a document when ` . ` stands in it, as in the deck's reader: a paragraph with ` . ` at its end only
-    has one sentence and is kept, for the vocabulary and as a source of negatives.
+    :param address: of a `.tokens` file. :param documents: `paragraph` or `article`. :param form: `WIKITEXT` or `TEXT`.
     """
-    lines = pc.split_pattern(pa.array([block], pa.large_binary()).cast(pa.large_string()), "\n").flatten()
-    return pc.utf8_trim_whitespace(lines.filter(pc.match_substring(lines, SENTENCE_END)))
+
+    address: str
+    documents: str
+    form: str = WIKITEXT
+
+    @classmethod
+    def of(cls, corpus: Output, split: str, text: TextSettings) -> "DocumentReader":
+        """The reader of a split of a published corpus."""
+        return cls(corpus.file(f"{split}.tokens"), text.documents, corpus.facts.get("form", WIKITEXT))
+
+    def blocks(self) -> Iterator[bytes]:
+        """The text in blocks of whole documents, few megabytes each but where one document is longer."""
+        with fsspec.open(self.address, "rb") as file:
+            rest = b""
+            while block := file.read(_BLOCK):
+                rest += block
+                if cut := self._last_boundary(rest):
+                    yield rest[:cut]
+                    rest = rest[cut:]
+            yield rest
+
+    def _last_boundary(self, text: bytes) -> int:
+        """Where the last document of a text that goes on begins; 0 where all of it may be one document."""
+        if self.documents == "paragraph":
+            return text.rfind(b"\n") + 1
+        boundaries = _TITLE.finditer(text) if self.form == WIKITEXT else _BLANK.finditer(text)
+        last = 0
+        for found in boundaries:
+            last = found.start() if self.form == WIKITEXT else found.end()
+        return last or (text.rfind(b"\n") + 1 if len(text) > LONGEST_DOCUMENT else 0)
+
+    def find(self, block: bytes) -> pa.Array:
+        """The documents (large_string) of a block.
+
+        A paragraph is a document when ` . ` stands in it, as in the deck's reader: one with ` . ` at its end only has one
+        sentence and is kept, for the vocabulary and as a source of negatives. Of an article, headings are left out.
+        """
+        if self.documents == "paragraph":
+            lines = pc.split_pattern(pa.array([block], pa.large_binary()).cast(pa.large_string()), "\n").flatten()
+            return pc.utf8_trim_whitespace(lines.filter(pc.match_substring(lines, SENTENCE_END)))
+        starts = [found.start() for found in _TITLE.finditer(block)] if self.form == WIKITEXT else [m.end() for m in _BLANK.finditer(block)]
+        articles = (block[start:end].decode() for start, end in zip([0, *starts], [*starts, len(block)], strict=True))
+        texts = (self._paragraphs(article) for article in articles)
+        return pa.array([text for text in texts if text], pa.large_string())
+
+    def _paragraphs(self, article: str) -> str:
+        lines = [stripped for line in article.split("\n") if (stripped := line.strip())]
+        headings = lines if self.form == WIKITEXT else lines[:1]
+        kept = [line for line in headings if not _HEADING.fullmatch(line)]
+        return "\n".join(kept + lines[len(headings) :])
 
 
 def digests_of(documents: pa.Array) -> pa.FixedSizeBinaryArray:
@@ -64,15 +119,15 @@ def numbers_of(digests: pa.FixedSizeBinaryArray) -> npt.NDArray[np.uint64]:
     return numbers[digests.offset : digests.offset + len(digests)]
 
 
-def spill_buckets(address: str, buckets: int, folder: Path) -> dict[Path, int]:
-    """Sort the documents of a text file into one Arrow file a bucket, holding few blocks of text in memory.
+def spill_buckets(reader: DocumentReader, buckets: int, folder: Path) -> dict[Path, int]:
+    """Sort documents into one Arrow file a bucket, holding few blocks of text in memory.
 
     :returns: the bucket files, in the order of their numbers, and how many documents each holds.
     """
 
     def sort_out(block: bytes) -> list[pa.RecordBatch]:
         """The documents of a block and their digests, for each bucket."""
-        texts = find_documents(block)
+        texts = reader.find(block)
         digests = digests_of(texts)
         numbers = numbers_of(digests)[:, 0] % np.uint64(buckets)
         order = np.argsort(numbers, kind="stable")
@@ -83,7 +138,7 @@ def spill_buckets(address: str, buckets: int, folder: Path) -> dict[Path, int]:
     documents = {folder / f"bucket-{number:05d}.arrow": 0 for number in range(buckets)}
     with ExitStack() as stack:
         writers = {path: stack.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in documents}
-        for parts in map_in_threads(sort_out, read_blocks(address)):
+        for parts in map_in_threads(sort_out, reader.blocks()):
             for (path, writer), part in zip(writers.items(), parts, strict=True):
                 if len(part):
                     writer.write_batch(part)

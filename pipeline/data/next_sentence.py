@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .ragged import I64, offsets_of
-from .randomness import U64, Purpose, below, bits, streams
+from ..ragged import I64, offsets_of
+from ..randomness import U64, Purpose, below, bits, streams
 
 FOLLOWS, RANDOM = 0, 1  # next_sentence_label, in BERT's and transformers' sense; the deck's is the opposite
 _ATTEMPTS = 16

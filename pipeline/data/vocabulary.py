@@ -1,186 +1,157 @@
-"""Words -> ids: a word-level vocabulary, saved as `tokenizer.json`.
+"""The vocabulary stage: a corpus, or a tokenizer that is brought along -> published `tokenizer.json`.
 
-In: the corpus's training text. Out: a file that any `tokenizers` user can load. The decision that matters: there is
-one rule for splitting text into words, that of the file (lower case, white space); the fast path through Arrow gives
-the same words and steps aside for the few characters where it would not.
+In: the corpus's training text and settings. Out: a file that any `tokenizers` user can load. The decision that matters: a
+vocabulary is made from the training split alone, and a file that is brought along is known by its contents, not its address.
 """
 
 import heapq
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 
-from ..errors import CorpusError, DamagedOutputError
-from ..settings import VocabularySettings
-from ..storage import Output, Recipe, Store
-from ..tokens import CLS, CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP, SEP_ID, SPECIAL_TOKENS, TOKENIZER, UNKNOWN, UNKNOWN_ID
-from .documents import TEXT_FORM, find_documents, read_blocks, split_label
+from ..errors import CorpusError, PipelineError
+from ..settings import Preset, TextSettings
+from ..storage import Output, Recipe, Store, digest
+from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS
+from .documents import DocumentReader, split_label, wanted_text
+from .download import without_credentials
 from .parallel import map_in_threads
-from .ragged import offsets_of
 from .sentences import split_sentences
+from .tokenizer import Vocabulary, split_words
+from .wordpiece import train_wordpiece
 
-FORMAT = 1
+FORMAT = 2
 STAGE = "vocabulary"
-# What `tokenizers` splits at besides a space, and a capital I with a dot, of which it makes two characters and Arrow one.
-# A test tries every code point.
-_UNUSUAL = "[\t-\r\x1c-\x1f\x85\xa0\u0130\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 
 
-def split_words(sentences: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """The lower-cased words of each sentence (large_string [S]).
+def build_vocabulary(store: Store, corpus: Output, preset: Preset) -> Output:
+    """Make the vocabulary that the settings ask for from the training split, and publish it.
 
-    :returns: the words of all sentences one after another [T], and the offsets of the sentences among them [S + 1].
+    :raises CorpusError: the text gives no token. :raises PipelineError: a brought tokenizer cannot be used.
     """
-    lower = pc.utf8_lower(sentences)
-    unusual = pc.invert(pc.ascii_is_printable(sentences))  # few, so that the slower look is taken at few
-    unusual = pc.replace_with_mask(unusual, unusual, pc.match_substring_regex(sentences.filter(unusual), _UNUSUAL))
-    if pc.any(unusual).as_py():
-        plain = [_spaced(sentence) for sentence in sentences.filter(unusual).to_pylist()]
-        lower = pc.replace_with_mask(lower, unusual, pa.array(plain, pa.large_string()))
-    words = pc.split_pattern(lower, " ")
-    flat, lengths = words.flatten(), pc.list_value_length(words).to_numpy(zero_copy_only=False)
-    empty = pc.equal(pc.binary_length(flat), 0)  # of an empty sentence, and between spaces that follow one another
-    if pc.any(empty).as_py():
-        lengths = lengths - np.bincount(pc.list_parent_indices(words).filter(empty), minlength=len(lengths))
-        flat = flat.filter(pc.invert(empty))
-    return flat, offsets_of(lengths)
-
-
-def _spaced(sentence: str) -> str:
-    """The words that `tokenizers` finds, with one space between."""
-    return " ".join(word for word, _ in WhitespaceSplit().pre_tokenize_str(Lowercase().normalize_str(sentence)))
-
-
-class Vocabulary:
-    """Words and their ids: special tokens first, then by falling count, ties by code point."""
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self.words = list(words)
-        table = self.words.copy()
-        # Text that spells a special token is text: it finds no word and is unknown.
-        table[PAD_ID] = table[CLS_ID] = table[SEP_ID] = table[MASK_ID] = "\0 \0"
-        self._table = pa.array(table, pa.large_string())
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def ids(self, words: pa.Array) -> npt.NDArray[np.int32]:
-        """The ids of words (large_string [T]); words that are not in the vocabulary get the unknown token's."""
-        found = pc.index_in(words, value_set=self._table)
-        ids: npt.NDArray[np.int32] = pc.fill_null(found, UNKNOWN_ID).to_numpy()
-        return ids
-
-    def tokenizer(self) -> Tokenizer:
-        """The same rule as a `tokenizers` tokenizer, with the template `<cls> A <sep> B <sep>`."""
-        tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(self.words)}, unk_token=UNKNOWN))
-        tokenizer.normalizer = Lowercase()
-        tokenizer.pre_tokenizer = WhitespaceSplit()
-        tokenizer.post_processor = TemplateProcessing(
-            single=f"{CLS} $A {SEP}",
-            pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-            special_tokens=[(CLS, CLS_ID), (SEP, SEP_ID)],
-        )
-        tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
-        return tokenizer
-
-    @classmethod
-    def count(cls, counts: Mapping[str, int], min_count: int) -> "Vocabulary":
-        """Keep the words seen often enough; the order does not depend on the order of counting."""
-        special = list(SPECIAL_TOKENS.values())
-        kept = [(-count, word) for word, count in counts.items() if count >= min_count and word not in special]
-        return cls([*special, *(word for _, word in sorted(kept))])
-
-    @classmethod
-    def open(cls, output: Output) -> "Vocabulary":
-        """Read a published vocabulary.
-
-        :raises DamagedOutputError: the file is not a word-level tokenizer.
-        """
-        try:
-            with fsspec.open(output.file(TOKENIZER), "rb") as file:
-                known: dict[str, int] = json.load(file)["model"]["vocab"]
-            words = sorted(known, key=known.__getitem__)
-            if [known[word] for word in words] != list(range(len(words))):
-                raise ValueError("its ids are not 0, 1, 2 and so on")
-            return cls(words)
-        except (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError) as error:
-            raise DamagedOutputError(
-                f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); delete its folder and run again"
-            ) from error
-
-
-def build_vocabulary(store: Store, corpus: Output, settings: VocabularySettings) -> Output:
-    """Count the words of the training split and publish the vocabulary.
-
-    :raises CorpusError: no word is seen often enough.
-    """
-    recipe = _recipe(settings, corpus.key)
+    settings, text = preset.vocabulary, preset.text
+    if settings.kind == "file":
+        return _bring_tokenizer(store, settings.file)
+    reader = DocumentReader.of(corpus, "train", text)
 
     def build(folder: Path) -> dict[str, Any]:
-        counts, tokens = _count_words(corpus.file("train.tokens"))
-        vocabulary = Vocabulary.count(counts, settings.min_count)
-        if len(vocabulary) == FIRST_WORD_ID:
-            raise CorpusError(f"{split_label(corpus, 'train')}: {_why_empty(counts, settings.min_count)}")
-        (folder / TOKENIZER).write_text(vocabulary.tokenizer().to_str(), "utf-8")
-        known = sum(counts[word] for word in vocabulary.words if word in counts and word != UNKNOWN)
-        return {"size": len(vocabulary), "tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
+        if settings.kind == "words":
+            vocabulary, facts = _count(reader, corpus, preset)
+        else:
+            vocabulary, facts = Vocabulary(train_wordpiece(lambda: _texts(reader), settings.size, lowercase=settings.lowercase)), {}
+            if not len(vocabulary.table.words):
+                raise CorpusError(f"{split_label(corpus, 'train')}: no document has a word; {wanted_text(text)}")
+        (folder / TOKENIZER).write_text(vocabulary.tokenizer.to_str(), "utf-8")
+        return {"size": len(vocabulary), **facts}
 
-    return store.make(recipe, build, verify=True)
+    return store.make(_recipe(preset, corpus.key), build, verify=True)
 
 
-def kept_vocabulary(store: Store, key: str, settings: VocabularySettings, corpus_key: str | None = None) -> Output:
+def kept_vocabulary(store: Store, key: str, preset: Preset, corpus_key: str | None = None) -> Output:
     """The vocabulary of an earlier corpus, kept for another.
 
     :param corpus_key: where the vocabulary is gone, it is made again from this corpus, if that is what it was made from.
     :raises CorpusError: it is not in the store, or was made with other settings.
     """
     output = store.whole(STAGE, key, verify=True)
-    if output is None and corpus_key and _recipe(settings, corpus_key).key == key and (corpus := store.whole("corpus", corpus_key)):
-        return build_vocabulary(store, corpus, settings)
+    if output is None and corpus_key and _recipe(preset, corpus_key).key == key and (corpus := store.whole("corpus", corpus_key)):
+        return build_vocabulary(store, corpus, preset)
     if output is None:
         raise CorpusError(f"vocabulary_from: vocabulary {key} is not whole in {store.root}; run where it was made, or count words anew")
-    asked = settings.for_key()
+    asked = _recipe(preset, "").settings
     if output.manifest["settings"] != asked:
         found = f"was made with {output.manifest['settings']}, these settings are {asked}"
         raise CorpusError(f"vocabulary_from: vocabulary {key} {found}; give the same settings, or count words anew")
     return output
 
 
-def _recipe(settings: VocabularySettings, corpus_key: str) -> Recipe:
-    return Recipe(STAGE, FORMAT, settings.for_key(), {"corpus": corpus_key})
+def _recipe(preset: Preset, corpus_key: str) -> Recipe:
+    return Recipe(STAGE, FORMAT, preset.vocabulary.for_key() | _heeded(preset.vocabulary.kind, preset.text), {"corpus": corpus_key})
 
 
-def _why_empty(counts: Mapping[str, int], min_count: int) -> str:
+def _heeded(kind: str, text: TextSettings) -> dict[str, Any]:
+    """What matters of the text's settings: the deck's rule takes the stops between sentences away."""
+    return {"documents": text.documents} | ({"deck_sentences": text.sentences == "deck"} if kind == "words" else {})
+
+
+def _texts(reader: DocumentReader) -> Iterator[str]:
+    for documents in map_in_threads(reader.find, reader.blocks()):
+        yield from documents.to_pylist()
+
+
+def _bring_tokenizer(store: Store, address: str) -> Output:
+    """Check a `tokenizer.json` and publish it.
+
+    :raises PipelineError: it cannot be read, or lacks what pretraining needs.
+    """
+    shown = f"vocabulary.file: {without_credentials(address)}"
+    try:
+        with fsspec.open(address, "rb") as file:
+            contents: bytes = file.read()
+        vocabulary = Vocabulary(Tokenizer.from_str(contents.decode()))
+    except Exception as error:  # `tokenizers` and fsspec's file systems raise what they like
+        raise PipelineError(f"{shown}: not a tokenizer that can be used ({error}); wanted a tokenizer.json of `tokenizers`") from error
+    _check_template(vocabulary, shown)
+
+    def build(folder: Path) -> dict[str, Any]:
+        (folder / TOKENIZER).write_bytes(contents)
+        return {"size": len(vocabulary)}
+
+    recipe = Recipe(STAGE, FORMAT, {"kind": "file"}, {"tokenizer": digest(contents)})
+    return store.make(recipe, build, recorded={"source": without_credentials(address)}, verify=True)
+
+
+def _check_template(vocabulary: Vocabulary, shown: str) -> None:
+    """See that the tokenizer puts special tokens where pretraining puts them."""
+    table, word = vocabulary.table, vocabulary.table.tokens[vocabulary.table.words[-1]] if len(vocabulary.table.words) else "a"
+    row = vocabulary.tokenizer.encode(word, word)
+    inner = len(vocabulary.tokenizer.encode(word, add_special_tokens=False))
+    places = [0, inner + 1, 2 * inner + 2]
+    wanted = [table.cls_id, table.sep_id, table.sep_id]
+    segments = [0] * (inner + 2) + [1] * (inner + 1)
+    if len(row) != len(segments) or [row.ids[place] for place in places] != wanted or row.type_ids != segments:
+        form = "{cls_token} A {sep_token} B {sep_token}".format(**table.special_tokens)
+        raise PipelineError(f"{shown}: makes {' '.join(row.tokens)} of a pair, wanted {form} with segments 0 and 1; set its post_processor")
+
+
+def _count(reader: DocumentReader, corpus: Output, preset: Preset) -> tuple[Vocabulary, dict[str, int]]:
+    """Count words.
+
+    :raises CorpusError: no word is seen often enough.
+    """
+    min_count, text = preset.vocabulary.min_count, preset.text
+    counts, tokens = _count_words(reader, text)
+    vocabulary = Vocabulary.of_words(counts, min_count)
+    if not len(vocabulary.table.words):
+        raise CorpusError(f"{split_label(corpus, 'train')}: {_why_empty(counts, min_count, text)}")
+    known = sum(counts[word] for word in vocabulary.table.tokens if word in counts and word != WORD_LEVEL_TOKENS["unk_token"])
+    return vocabulary, {"tokens": tokens, "distinct_words": len(counts), "unknown_tokens": tokens - known}
+
+
+def _why_empty(counts: Mapping[str, int], min_count: int, text: TextSettings) -> str:
     if not counts:
-        return f"no paragraph has a sentence that ends in ` . `, so there is no word; {TEXT_FORM}"
+        return f"no document has a word; {wanted_text(text)}"
     most = heapq.nlargest(3, counts.items(), key=lambda entry: (entry[1], entry[0]))
     seen = ", ".join(f"{word!r} {count} times" for word, count in most)
     return f"no word is seen {min_count} times (most frequent: {seen}); lower vocabulary.min_count or bring more text"
 
 
-def _count_words(address: str) -> tuple[dict[str, int], int]:
+def _count_words(reader: DocumentReader, text: TextSettings) -> tuple[dict[str, int], int]:
     """How often each word is seen, and how many words there are in all."""
 
     def count(block: bytes) -> tuple[int, dict[str, int]]:
-        words, _ = split_words(split_sentences(find_documents(block)).text)
+        documents = reader.find(block)
+        words, _ = split_words(split_sentences(documents, text).text if text.sentences == "deck" else documents)
         values, seen = pc.value_counts(words).flatten()
         return len(words), dict(zip(values.to_pylist(), seen.to_pylist(), strict=True))
 
     counts: dict[str, int] = {}
     tokens = 0
-    for words, found in map_in_threads(count, read_blocks(address)):
+    for words, found in map_in_threads(count, reader.blocks()):
         tokens += words
         for word, seen in found.items():
             counts[word] = counts.get(word, 0) + seen

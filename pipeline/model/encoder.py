@@ -27,7 +27,9 @@ class EncoderShape:
     num_attention_heads: int
     intermediate_size: int
     hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
     max_position_embeddings: int
+    architecture: str
     type_vocab_size: int = 2
 
 
@@ -39,7 +41,7 @@ class SelfAttention(nn.Module):
         self.heads = shape.num_attention_heads
         self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
-        self.dropout = Dropout(shape.hidden_dropout_prob)
+        self.dropout = Dropout(shape.attention_probs_dropout_prob)
 
     def forward(self, x_ND: Tensor, x_RD: Tensor, layout: Layout, reads: Reads | None = None) -> Tensor:
         """Queries of the tokens that are read, keys and values of all.

@@ -84,7 +84,7 @@ class Metrics:
         self._pending.clear()
         self._append(lines)
         if bad:
-            raise NonFiniteError(f"{bad}; wanted finite numbers. Lower training.learning_rate or lengthen training.warmup_steps")
+            raise NonFiniteError(f"{bad}; wanted finite numbers. Lower training.learning_rate or lengthen training.warmup_ratio")
 
     def held_out(self, step: int, figures: dict[str, float]) -> None:
         """Note an evaluation."""

@@ -107,7 +107,7 @@ def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output)
         raise TrainingError(f"{what} has vocabulary {found}, the shards {train.key} have {wanted}; {todo}")
     has = asdict(shape_of(json.loads(store.read(encoder.file(CONFIG)) or b"{}")))
     asked = asdict(EncoderShape(vocab_size=train.facts["vocabulary_size"], **preset.model.as_dict()))
-    differing = [name for name in asked if has[name] != asked[name] and name != "hidden_dropout_prob"]
+    differing = [name for name in asked if has[name] != asked[name] and not name.endswith("dropout_prob")]
     if differing:
         sizes = ", ".join(f"{name} {has[name]} (wanted {asked[name]})" for name in differing)
         raise TrainingError(f"{what} has {sizes}; give the model these sizes, or start from random weights")

@@ -289,8 +289,8 @@ def main() -> None:
         folder, preset = Path(name), load_preset("tiny")
         store = Store(str(folder / "store"))
         corpus = fetch_corpus(store, corpus_address).output
-        vocabulary = build_vocabulary(store, corpus, preset.vocabulary)
-        train_shards, valid_shards = (build_shards(store, corpus, vocabulary, split, preset.shards) for split in ("train", "valid"))
+        vocabulary = build_vocabulary(store, corpus, preset)
+        train_shards, valid_shards = (build_shards(store, corpus, vocabulary, split, preset) for split in ("train", "valid"))
         texts = folder / "texts"
         texts.mkdir()
         for split in ("train", "valid"):

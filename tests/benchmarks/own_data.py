@@ -34,8 +34,8 @@ preset = load_preset("tiny").override(shards={"buckets": int(buckets[0])} if buc
 start = time.perf_counter()
 store = Store(root)
 corpus = fetch_corpus(store, folder).output
-vocabulary = build_vocabulary(store, corpus, preset.vocabulary)
-shards = build_shards(store, corpus, vocabulary, "train", preset.shards)
+vocabulary = build_vocabulary(store, corpus, preset)
+shards = build_shards(store, corpus, vocabulary, "train", preset)
 seconds = time.perf_counter() - start
 row = {
     "seconds": seconds,

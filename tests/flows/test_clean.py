@@ -97,8 +97,8 @@ def tidied(
     shutil.copyfile(database, root / "mlflow.db")
     store = Store(str(root))
     corpus = publish(store, text(40, 7), text(10, 8))
-    words = build_vocabulary(store, corpus, small_preset.vocabulary)
-    shards = build_shards(store, corpus, words, "train", small_preset.shards)
+    words = build_vocabulary(store, corpus, small_preset)
+    shards = build_shards(store, corpus, words, "train", small_preset)
     _make_old(root)
     lineage = small_encoder.facts["lineage"]
     tags = {"corpus": "own", "encoder_key": small_encoder.key, "run_key": lineage["run"], "train_shards_key": lineage["train"]}

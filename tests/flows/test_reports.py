@@ -16,8 +16,8 @@ from pipeline.storage import Output, Store
 def test_a_shard_sets_statistics_are_a_table_and_a_picture(tmp_path: Path, publish: Callable[..., Output], small_preset: Preset) -> None:
     store = Store(str(tmp_path))
     corpus = publish(store, " a | b . <b> c d . | e <b> . \n f a | . c d <b> e . \n" * 4)
-    vocabulary = build_vocabulary(store, corpus, small_preset.vocabulary)
-    shards = open_shards(store, build_shards(store, corpus, vocabulary, "train", small_preset.override(shards={"buckets": 1}).shards))
+    vocabulary = build_vocabulary(store, corpus, small_preset)
+    shards = open_shards(store, build_shards(store, corpus, vocabulary, "train", small_preset.override(shards={"buckets": 1})))
     statistics = count_shards(shards)
     markdown = reports.shards_markdown(statistics)
     head, rule, *rows = [line for line in markdown.splitlines() if line.startswith("|")]

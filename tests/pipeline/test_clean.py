@@ -130,7 +130,7 @@ def test_what_stays_opens_and_verifies(small_built: Any) -> None:
     assert store.find("shards", again.key) is None
     for entry in survey(store, store):
         verify_digests(open_output(entry.address))
-    found_again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
+    found_again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
     assert found_again.found
     assert len(survey(store, store)) == 2 + 2 + 4, "corpus, vocabulary, two sets, two buckets each"
 

@@ -11,7 +11,8 @@ from safetensors import safe_open
 
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import fetch_corpus
-from pipeline.data.vocabulary import Vocabulary, build_vocabulary
+from pipeline.data.tokenizer import Vocabulary
+from pipeline.data.vocabulary import build_vocabulary
 from pipeline.export import export_encoder
 from pipeline.storage import Store, digest
 from pipeline.training.run import plan_run, read_metrics
@@ -30,8 +31,8 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     (tmp_path / "own" / "wiki.train.tokens").write_text("".join(LINES), "utf-8")
     store = Store(str(tmp_path / "store"))
     corpus = fetch_corpus(store, str(tmp_path / "own")).output
-    vocabulary = build_vocabulary(store, corpus, small_preset.vocabulary)
-    shards = {split: build_shards(store, corpus, vocabulary, split, small_preset.shards) for split in ("train", "valid")}
+    vocabulary = build_vocabulary(store, corpus, small_preset)
+    shards = {split: build_shards(store, corpus, vocabulary, split, small_preset) for split in ("train", "valid")}
     settings = plan_run(store, small_preset.override(training={"steps": 2}), shards["train"], shards["valid"], tmp_path / "work").save()
     done = train(settings)
     assert done.returncode == 0, done.stderr
@@ -42,7 +43,7 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     texts = b"".join((Path(encoder.address) / name).read_bytes() for name in ("config.json", "tokenizer_config.json"))
     found = {
         "corpus": (corpus.key, corpus.facts["train"]["sha256"][:16]),
-        "vocabulary": (vocabulary.key, digest("\n".join(Vocabulary.open(vocabulary).words).encode())[:16]),
+        "vocabulary": (vocabulary.key, digest("\n".join(Vocabulary.open(vocabulary).table.tokens).encode())[:16]),
         **{split: (output.key, output.facts["contents"][:16]) for split, output in shards.items()},
         "run": (
             run.key,

@@ -390,8 +390,8 @@ def test_shards_on_s3_are_those_of_a_local_store(
     made: list[Any] = []
     for place in (store, Store(str(tmp_path / "local"))):
         corpus = publish(place, text(40, 1), text(10, 2))
-        vocabulary = build_vocabulary(place, corpus, small_preset.vocabulary)
-        shards = build_shards(place, corpus, vocabulary, "train", small_preset.shards)
+        vocabulary = build_vocabulary(place, corpus, small_preset)
+        shards = build_shards(place, corpus, vocabulary, "train", small_preset)
         verify_digests(shards)
         made.append((shards.key, shards.facts["contents"], shards.facts["counts"]))
     assert made[0] == made[1]

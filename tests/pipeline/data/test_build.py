@@ -14,7 +14,8 @@ import pytest
 
 from pipeline.data import build
 from pipeline.data.build import build_shards
-from pipeline.data.vocabulary import Vocabulary, build_vocabulary
+from pipeline.data.tokenizer import Vocabulary
+from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import CorpusError
 from pipeline.settings import load_preset
 from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
@@ -52,7 +53,7 @@ def test_wikitext2_counts_are_the_decks(wikitext2_built) -> None:
 
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_wikitext2_pairs_are_those_of_a_direct_count(wikitext2_built, split: str) -> None:
-    words = Vocabulary.open(wikitext2_built.vocabulary).words
+    words = Vocabulary.open(wikitext2_built.vocabulary).table.tokens
     paragraphs = read_as_the_deck(
         wikitext2_built.corpus.file(f"{split}.tokens"), {w: i for i, w in enumerate(words) if i >= len(SPECIAL_TOKENS)}
     )
@@ -97,7 +98,7 @@ def test_one_seed_gives_the_same_bytes_and_another_gives_others(tmp_path: Path, 
         shards = build_shards(
             store,
             corpus,
-            build_vocabulary(store, corpus, small_preset.vocabulary),
+            build_vocabulary(store, corpus, small_preset),
             "train",
             small_preset.override(shards={"seed": seed}).shards,
         )
@@ -112,7 +113,7 @@ def test_a_bucket_depends_on_its_own_documents_alone(tmp_path: Path, text, publi
     settings = load_preset("tiny").override(shards={"buckets": 8}).shards
     lines = text(80, 5).split("\n")
     corpus = publish(store, "\n".join(lines))
-    vocabulary = build_vocabulary(store, corpus, load_preset("tiny").vocabulary)
+    vocabulary = build_vocabulary(store, corpus, load_preset("tiny"))
     before = build_shards(store, corpus, vocabulary, "train", settings)
     reordered = publish(store, "\n".join(lines[::-1]))
     assert build_shards(store, reordered, vocabulary, "train", settings).facts["buckets"] == before.facts["buckets"]
@@ -127,7 +128,7 @@ def test_equal_paragraphs_get_masks_of_their_own(tmp_path: Path, publish) -> Non
     line = " " + " . ".join(f"w{i} x{i} y{i} z{i} v{i}" for i in range(8)) + " . \n"
     corpus = publish(store, line * 40)
     preset = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 1})
-    shards = build_shards(store, corpus, build_vocabulary(store, corpus, preset.vocabulary), "train", preset.shards)
+    shards = build_shards(store, corpus, build_vocabulary(store, corpus, preset), "train", preset)
     examples = read_shards(shard_buckets(store, shards))
     assert len(examples) == 40 * 7
     assert len({examples.input_ids[a:b].tobytes() for a, b in zip(examples.offsets, examples.offsets[1:], strict=False)}) > 200
@@ -146,18 +147,18 @@ def test_a_corpus_without_a_usable_pair_says_why(tmp_path: Path, publish, train:
     store = Store(str(tmp_path))
     corpus = publish(store, train)
     with pytest.raises(CorpusError, match=rf"train split: .*({cause})"):
-        build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS.vocabulary), "train", SETTINGS.shards)
+        build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS), "train", SETTINGS)
     assert not (tmp_path / "shards").exists()
 
 
 def test_a_paragraph_of_one_sentence_gives_no_pair_but_words_and_negatives(tmp_path: Path, publish) -> None:
     store = Store(str(tmp_path))
     corpus = publish(store, "Foo bar baz . \n" + "".join(f" w{i} v{i} . x{i} y{i} . z{i} u{i} . \n" for i in range(30)))
-    vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
-    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS.shards)
+    vocabulary = build_vocabulary(store, corpus, SETTINGS)
+    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS)
     assert shards.facts["counts"]["documents_of_one_sentence"] == 1
     assert shards.facts["counts"]["pairs"] == 60
-    assert {"foo", "bar", "baz"} <= set(Vocabulary.open(vocabulary).words)
+    assert {"foo", "bar", "baz"} <= set(Vocabulary.open(vocabulary).table.tokens)
 
 
 def test_carriage_returns_change_no_token(tmp_path: Path, text, publish) -> None:
@@ -165,9 +166,9 @@ def test_carriage_returns_change_no_token(tmp_path: Path, text, publish) -> None
     for name, ending in (("a", "\n"), ("b", "\r\n")):
         store = Store(str(tmp_path / name))
         corpus = publish(store, text(30, 6).replace("\n", ending))
-        vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
+        vocabulary = build_vocabulary(store, corpus, SETTINGS)
         counts.append(
-            (Vocabulary.open(vocabulary).words, build_shards(store, corpus, vocabulary, "train", SETTINGS.shards).facts["contents"])
+            (Vocabulary.open(vocabulary).table.tokens, build_shards(store, corpus, vocabulary, "train", SETTINGS).facts["contents"])
         )
     assert counts[0] == counts[1]
 
@@ -180,7 +181,7 @@ def test_the_held_out_split_is_built_with_the_training_vocabulary(small_built) -
 def test_text_that_spells_special_tokens_makes_none(tmp_path: Path, text, publish) -> None:
     store = Store(str(tmp_path))
     corpus = publish(store, text(40, 7) + " a <cls> crane . <sep> is <pad> . <mask> left <MASK> . \n" * 20)
-    shards = build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS.vocabulary), "train", SETTINGS.shards)
+    shards = build_shards(store, corpus, build_vocabulary(store, corpus, SETTINGS), "train", SETTINGS)
     examples = read_shards(shard_buckets(store, shards))
     for row in originals(examples):
         assert row[0] == CLS_ID and row.count(CLS_ID) == 1 and row.count(SEP_ID) == 2 and row[-1] == SEP_ID
@@ -192,9 +193,9 @@ def test_every_neighbouring_pair_gives_one_row_or_is_counted(tmp_path: Path, tex
     """The sentences A are those of a direct count, as a multiset, and the true pairs are among those of the count."""
     store = Store(str(tmp_path))
     corpus = publish(store, text(200, 8))
-    vocabulary = build_vocabulary(store, corpus, SETTINGS.vocabulary)
-    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS.shards)
-    known = {word: number for number, word in enumerate(Vocabulary.open(vocabulary).words)}
+    vocabulary = build_vocabulary(store, corpus, SETTINGS)
+    shards = build_shards(store, corpus, vocabulary, "train", SETTINGS)
+    known = {word: number for number, word in enumerate(Vocabulary.open(vocabulary).table.tokens)}
     wanted = Counter(pair for p in read_as_the_deck(corpus.file("train.tokens"), known) for pair in itertools.pairwise(p))
     examples = read_shards(shard_buckets(store, shards))
     firsts: Counter = Counter()
@@ -224,7 +225,7 @@ def test_the_number_of_threads_changes_nothing(small_built, tmp_path: Path, monk
     for threads in (1, 5):
         monkeypatch.setattr(pa, "cpu_count", lambda threads=threads: threads)
         store = Store(str(tmp_path / str(threads)))
-        again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
+        again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
         assert again.facts == small_built.train.facts
 
 
@@ -257,7 +258,7 @@ def test_a_damaged_shard_is_made_again_under_the_same_key(small_built, caplog, d
     else:
         (bucket / SHARD).write_bytes(good[:100] if damage == "truncate" else good[:-1] + bytes([good[-1] ^ 1]))
     with caplog.at_level(logging.WARNING):
-        again = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.shards)
+        again = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
     assert again.key == small_built.train.key
     assert (bucket / SHARD).read_bytes() == good
     assert any("damaged" in record.message and bucket.name in record.message for record in caplog.records)

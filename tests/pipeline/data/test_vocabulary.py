@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.data.vocabulary import Vocabulary, build_vocabulary, split_words
+from pipeline.data.tokenizer import Vocabulary, split_words
+from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import CorpusError
 from pipeline.settings import VocabularySettings
 from pipeline.storage import Store
@@ -27,7 +28,7 @@ def words_of(text: str) -> list[str]:
 
 
 def test_ids_are_special_tokens_then_falling_count_then_code_point() -> None:
-    assert Vocabulary.count(COUNTS, 5).words == [*SPECIAL_TOKENS.values(), "the", "a", "b", "z"]
+    assert Vocabulary.count(COUNTS, 5).table.tokens == [*SPECIAL_TOKENS.values(), "the", "a", "b", "z"]
 
 
 def test_every_code_point_splits_and_lowers_as_the_saved_tokenizer_does() -> None:
@@ -85,7 +86,7 @@ def test_a_corpus_without_a_frequent_word_names_the_file_and_the_setting(tmp_pat
 
 
 def test_wikitext2_has_the_decks_vocabulary(wikitext2_built) -> None:
-    words = Vocabulary.open(wikitext2_built.vocabulary).words
+    words = Vocabulary.open(wikitext2_built.vocabulary).table.tokens
     assert len(words) == 20_256
     digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()
     assert digest == "ef65fa99d9bf0d519849eddfdaf50887e1a8c0ba2273714048543a6a3526f739"

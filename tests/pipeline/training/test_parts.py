@@ -61,7 +61,7 @@ def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
 
 
 def test_warm_up_rises_from_above_zero_to_the_peak_and_does_not_drop() -> None:
-    settings = load_preset("tiny").override(training={"steps": 10, "warmup_steps": 4, "learning_rate": 0.4}).training
+    settings = load_preset("tiny").override(training={"steps": 10, "warmup_ratio": 0.4, "learning_rate": 0.4}).training
     rates = [learning_rate(step, settings) for step in range(1, 11)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, *[0.4] * 7])
     constant = load_preset("tiny").training

@@ -107,7 +107,7 @@ def test_two_at_once_train_one_run_once(small_built, train, tmp_path: Path) -> N
 
 
 def test_non_finite_gradients_stop_the_run_with_the_step_and_keep_the_checkpoint(small_built, train, tmp_path: Path) -> None:
-    run = small_built.write_run(tmp_path / "work", steps=200, learning_rate=1e30, warmup_steps=200, checkpoint_every_steps=1, log_every=1)
+    run = small_built.write_run(tmp_path / "work", steps=200, learning_rate=1e30, warmup_ratio=1.0, checkpoint_every_steps=1, log_every=1)
     done = train(run)
     assert done.returncode == 1
     assert done.stderr.startswith("error: step ") and "wanted finite numbers" in done.stderr and "Traceback" not in done.stderr
@@ -140,7 +140,7 @@ def test_an_update_that_overflows_is_found_before_anything_is_saved(small_built,
 def test_an_unfinished_checkpoint_never_costs_a_whole_one(small_built, train, tmp_path: Path) -> None:
     """Newer folders without a manifest, as a kill leaves them, are no checkpoints."""
     run = small_built.write_run(
-        tmp_path / "work", steps=200, learning_rate=1e30, warmup_steps=200, checkpoint_every_steps=1, keep_checkpoints=1
+        tmp_path / "work", steps=200, learning_rate=1e30, warmup_ratio=1.0, checkpoint_every_steps=1, keep_checkpoints=1
     )
     assert train(run).returncode == 1
     checkpoints = Path(run.store) / "checkpoints" / run.key
@@ -218,7 +218,7 @@ def test_a_warm_start_with_another_vocabulary_or_shape_is_refused_with_both(smal
     with pytest.raises(TrainingError, match=rf"encoder {encoder.key} has hidden_size 16 \(wanted 32\)"):
         plan_run(store, wider, small_built.train, small_built.valid, tmp_path / "wider", encoder).save()
     words = build_vocabulary(store, small_built.corpus, VocabularySettings(min_count=1))
-    shards = [build_shards(store, small_built.corpus, words, split, preset.shards) for split in ("train", "valid")]
+    shards = [build_shards(store, small_built.corpus, words, split, preset) for split in ("train", "valid")]
     with pytest.raises(TrainingError, match=f"has vocabulary {small_built.vocabulary.key}, the shards .* have {words.key}"):
         plan_run(store, preset, *shards, tmp_path / "words", encoder).save()
     assert not (tmp_path / "wider").exists() and not (tmp_path / "words").exists()

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipeline.data.masked_lm import Masks, Streams, make_masks
-from pipeline.data.ragged import offsets_of
+from pipeline.masked_lm import Masks, Streams, make_masks
+from pipeline.ragged import offsets_of
 from pipeline.settings import ShardSettings, load_preset
 from pipeline.tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, SEP_ID, UNKNOWN_ID
 

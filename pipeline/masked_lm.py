@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..settings import ShardSettings
-from ..shards import IntArray
-from ..tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, PAD_ID, SEP_ID
 from .ragged import I64, offsets_of
 from .randomness import U64, below, bits, unit
+from .settings import ShardSettings
+from .shards import IntArray
+from .tokens import TokenTable
 
-_SPECIAL = np.isin(np.arange(FIRST_WORD_ID + 1), (PAD_ID, CLS_ID, SEP_ID, MASK_ID))
 _LAST = np.uint64(2**64 - 1)
 _ROWS_AT_ONCE = 1024  # so that one long row makes few others wide
 _ROW_SPAN = np.uint64(1 << 15)  # counters of a row's positions; max_length is below it
@@ -49,13 +48,13 @@ class Masks:
     kinds: tuple[int, int, int]
 
 
-def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, settings: ShardSettings, vocabulary_size: int) -> Masks:
+def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, settings: ShardSettings, table: TokenTable) -> Masks:
     """Mask a share of each row's length, at least one position where there is a candidate."""
     lengths = np.diff(offsets)
     position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     counter = np.repeat(random.number * _ROW_SPAN, lengths) + position.astype(np.uint64)
 
-    special = _SPECIAL[np.minimum(input_ids, FIRST_WORD_ID)]
+    special = table.never_masked[input_ids]
     candidates = lengths - np.diff(np.cumsum(np.concatenate([[0], special]))[offsets])
     wanted = np.minimum(np.maximum(1, np.rint(lengths * settings.masking_rate).astype(np.int64)), settings.max_predictions_per_seq)
     counts = np.minimum(wanted, candidates)
@@ -68,12 +67,12 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     labels = input_ids[chosen]
     row = np.repeat(np.arange(len(lengths)), counts)
     kind = unit(random.kind[row], counter[chosen])
-    words = below(random.word[row], counter[chosen], np.uint64(vocabulary_size - FIRST_WORD_ID)).astype(np.int32)
+    words = table.words[below(random.word[row], counter[chosen], np.uint64(len(table.words))).astype(np.int64)]
     as_mask = kind < settings.mask_token_rate
     as_random = ~as_mask & (kind < settings.mask_token_rate + settings.random_token_rate)
     masked = input_ids.copy()
-    masked[chosen[as_mask]] = MASK_ID
-    masked[chosen[as_random]] = words[as_random] + FIRST_WORD_ID
+    masked[chosen[as_mask]] = table.mask_id
+    masked[chosen[as_random]] = words[as_random]
     kinds = (int(as_mask.sum()), int(as_random.sum()), int((~as_mask & ~as_random).sum()))
     return Masks(masked, position[chosen].astype(np.int16), labels, offsets_of(counts), kinds)
 

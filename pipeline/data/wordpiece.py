@@ -1,0 +1,77 @@
+"""Text -> a WordPiece tokenizer (Schuster and Nakajima 2012; as BERT uses it, arXiv 1810.04805), trained by `tokenizers`.
+
+In: documents, twice. Out: a tokenizer. The decision that matters: the library numbers pieces in the order in which a hash
+table gives them, so two trainings differ; here all pieces of one character are numbered beforehand, after which nothing is
+left to that order, and the same text gives the same file.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.trainers import WordPieceTrainer
+
+from ..tokens import WORDPIECE_TOKENS
+from .tokenizer import template
+
+PREFIX = "##"
+LONGEST_WORD = 100  # characters; a longer one is unknown
+_ALPHABET_SHARE = 4  # at most a quarter of the pieces are single characters
+_FEWEST = 2  # times that a piece has to be seen
+_CODES = 0x110000
+
+
+def train_wordpiece(texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool) -> Tokenizer:
+    """Train a tokenizer with the template `[CLS] A [SEP] B [SEP]`.
+
+    :param texts: gives all documents, each time that it is called.
+    :param size: tokens, special ones included; fewer where the text does not give so many.
+    """
+    special = list(WORDPIECE_TOKENS.values())
+    tokenizer = _untrained({}, lowercase)
+    alphabet = _alphabet(texts(), tokenizer, size // _ALPHABET_SHARE)
+    within = [PREFIX + character for character in alphabet if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{character}")) == 1]
+    trainer = WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=_FEWEST,
+        special_tokens=[*special, *within],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    known = tokenizer.get_vocab(with_added_tokens=False)
+    trained = _untrained(known, lowercase)  # without the pieces among the special tokens
+    trained.post_processor = template(WORDPIECE_TOKENS)
+    trained.add_special_tokens(special)
+    return trained
+
+
+def _untrained(pieces: dict[str, int], lowercase: bool) -> Tokenizer:
+    unknown = WORDPIECE_TOKENS["unk_token"]
+    model = WordPiece(pieces, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD, continuing_subword_prefix=PREFIX)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    return tokenizer
+
+
+def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str]:
+    """The most frequent characters of words, ties by code point; sorted by code point."""
+    counts = np.zeros(_CODES, np.int64)
+    for text in texts:
+        counts += np.bincount(np.frombuffer(text.encode("utf-32-le"), "<u4"), minlength=_CODES)
+    of_words: dict[str, int] = {}
+    for code in np.flatnonzero(counts).tolist():
+        for character in _normal(chr(code), tokenizer):
+            of_words[character] = of_words.get(character, 0) + int(counts[code])
+    return sorted(sorted(of_words, key=lambda character: (-of_words[character], character))[:most])
+
+
+def _normal(character: str, tokenizer: Tokenizer) -> Iterator[str]:
+    """The characters of words that a character of text becomes; white space becomes none."""
+    yield from "".join(tokenizer.normalizer.normalize_str(character).split())
