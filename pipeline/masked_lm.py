@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .ragged import I64, offsets_of
-from .randomness import U64, below, bits, unit
+from .randomness import U64, Purpose, below, bits, streams, unit
 from .settings import ShardSettings
 from .shards import IntArray
 from .tokens import TokenTable
@@ -75,6 +75,21 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     masked[chosen[as_random]] = words[as_random]
     kinds = (int(as_mask.sum()), int(as_random.sum()), int((~as_mask & ~as_random).sum()))
     return Masks(masked, position[chosen].astype(np.int16), labels, offsets_of(counts), kinds)
+
+
+def dynamic_masks(
+    input_ids: npt.NDArray[np.int32], offsets: I64, rows: I64, settings: ShardSettings, table: TokenTable, epoch: int
+) -> Masks:
+    """Masks of unmasked rows, others in each epoch, that depend on (seed, epoch, row) alone.
+
+    :param rows: int64 [R], the number of each row among all rows.
+    """
+    numbers = rows.astype(np.uint64)
+    epochs = np.full_like(numbers, epoch)
+    order, kind, word = (
+        streams(numbers, epochs, settings.seed, purpose) for purpose in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD)
+    )
+    return make_masks(input_ids, offsets, Streams(order, kind, word, np.zeros_like(numbers)), settings, table)
 
 
 def _smallest(values: U64, offsets: I64, counts: I64) -> U64:
