@@ -2,6 +2,7 @@
 
     pretrain-bert run [--preset tiny] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
+    pretrain-bert fill-mask models:/bert-mini@champion "a crane is [MASK]" [--top 5]
     pretrain-bert inspect [ADDRESS] [--examples 5] [--seed 0] [--pictures FOLDER]
     pretrain-bert clean [--days 7] [--yes]
 
@@ -17,20 +18,22 @@ import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.clean import days_ago
 from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
-from pipeline.settings import load_preset, preset_names
+from pipeline.settings import SECTIONS, load_preset, preset_names
 
 from .names import check_model_name, check_version_address
 from .places import CORPUS, QUIET, artifacts, store, tracking_uri
 from .services import check_prefect
 
+if TYPE_CHECKING:
+    from pipeline.encoding import Encoder
+
 _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
-_SECTIONS = ("vocabulary", "shards", "model", "training")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,19 +68,28 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="the whole job here: corpus, shards, training, registered encoder")
     run.add_argument("--preset", default="tiny", help=f"one of {', '.join(preset_names())} (default: %(default)s)")
-    run.add_argument("--corpus", help="folder, zip or address of a corpus (default: WikiText-2)")
+    run.add_argument("--corpus", help="file, folder, glob or address of a corpus, or wikitext-103 (default: WikiText-2)")
     run.add_argument("--steps", help="optimizer steps (default: as the preset says)")
     run.add_argument("--seed", help="seed of pairs, masks, weights and order (default: as the preset says)")
     run.add_argument("--model-name", help="name in the registry (default: bert-PRESET, with the corpus's name if it is not WikiText-2)")
-    run.add_argument("--vocabulary-from", metavar="VERSION", help=f"keep its vocabulary instead of counting words: {_VERSION}")
-    run.add_argument("--warm-start", metavar="VERSION", help=f"start from its weights instead of random ones: {_VERSION}")
-    run.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help=f"a setting of {', '.join(_SECTIONS)}")
+    run.add_argument("--vocabulary-from", metavar="VERSION", help=f"keep its vocabulary instead of making one: {_VERSION}")
+    run.add_argument(
+        "--warm-start",
+        metavar="VERSION",
+        help=f"start from its weights instead of random ones: {_VERSION}, or the folder of a BERT checkpoint",
+    )
+    run.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help=f"a setting of {', '.join(SECTIONS)}")
     run.set_defaults(run_command=_run)
     encode = commands.add_parser("encode", help="encode a sentence or a pair with a registered encoder")
     encode.add_argument("model", help="an address such as models:/bert-tiny@champion, or an encoder folder")
     encode.add_argument("text")
     encode.add_argument("text_pair", nargs="?")
     encode.set_defaults(run_command=_encode)
+    fill = commands.add_parser("fill-mask", help="say which tokens a registered encoder expects at masks")
+    fill.add_argument("model", help="an address such as models:/bert-mini@champion, or an encoder folder")
+    fill.add_argument("text", help="with the vocabulary's mask token in it: [MASK], of tiny <mask>")
+    fill.add_argument("--top", default="5", help="how many tokens for each mask (default: %(default)s)")
+    fill.set_defaults(run_command=_fill_mask)
     inspect = commands.add_parser("inspect", help="show what a shard set holds: some of its examples, and statistics")
     inspect.add_argument(
         "address",
@@ -102,7 +114,7 @@ def _run(options: argparse.Namespace) -> None:
     del recipe  # all that matters is that nothing was refused
     check_model_name(options.model_name)
     check_version_address("--vocabulary-from", options.vocabulary_from)
-    check_version_address("--warm-start", options.warm_start)
+    check_version_address("--warm-start", options.warm_start, or_folder=True)
     signal.signal(signal.SIGTERM, _terminate)
     _prepare_environment()
     if server := os.environ["PREFECT_API_URL"]:
@@ -135,12 +147,12 @@ def _read_settings(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
 
     :raises SettingsError: an entry has another form or an unknown section.
     """
-    sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for entry in entries:
         place, equals, text = entry.partition("=")
         section, dot, name = place.partition(".")
         if not (equals and dot and name) or section not in sections:
-            raise SettingsError(f"--set: got {entry!r}, wanted SECTION.NAME=VALUE with a section of {', '.join(_SECTIONS)}")
+            raise SettingsError(f"--set: got {entry!r}, wanted SECTION.NAME=VALUE with a section of {', '.join(SECTIONS)}")
         try:
             sections[section][name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -182,9 +194,13 @@ def _report(result: dict[str, Any]) -> None:
     run, held_out = result["run"], result["run"]["held_out"]
     print(f"\ncorpus         {result['corpus']}: {result['note']}")
     print(f"training       {run['steps']} steps on {run['device']}, {run['pairs_per_second']:,.0f} pairs/s")
-    print(f"running means  MLM loss {run['mlm_loss_mean']:.3f}, NSP loss {run['next_sentence_loss_mean']:.3f}")
-    mlm = f"MLM loss {held_out['mlm_loss']:.3f}, accuracy {held_out['mlm_accuracy']:.3f}"
-    print(f"held out       {mlm}; NSP loss {held_out['next_sentence_loss']:.3f}, accuracy {held_out['next_sentence_accuracy']:.3f}")
+    means, figures = f"MLM loss {run['mlm_loss_mean']:.3f}", f"MLM loss {held_out['mlm_loss']:.3f}"
+    figures += f" (unigram level {held_out['unigram_loss']:.3f}), accuracy {held_out['mlm_accuracy']:.3f}"
+    if "next_sentence_loss" in held_out:
+        means += f", NSP loss {run['next_sentence_loss_mean']:.3f}"
+        figures += f"; NSP loss {held_out['next_sentence_loss']:.3f}, accuracy {held_out['next_sentence_accuracy']:.3f}"
+    print(f"running means  {means}")
+    print(f"held out       {figures}")
     for sample in result["samples"]:
         text = " / ".join(part for part in (sample["text"], sample["text_pair"]) if part)
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""
@@ -197,17 +213,33 @@ def _numbers(values: Sequence[float]) -> str:
     return "[" + ", ".join(f"{value:.4f}" for value in values) + ", …]"
 
 
-def _encode(options: argparse.Namespace) -> None:
+def _load_encoder(model: str) -> "Encoder":
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    folder = Path(options.model)
-    if ":/" in options.model:
+    folder = Path(model)
+    if ":/" in model:
         from . import registry  # imports MLflow
 
-        folder = registry.download_encoder(options.model)
+        folder = registry.download_encoder(model)
     from pipeline.encoding import Encoder  # imports torch
 
-    encoder = Encoder.load(folder)
+    return Encoder.load(folder)
+
+
+def _fill_mask(options: argparse.Namespace) -> None:
+    if (top := _number("top", options.top)) < 1:
+        raise SettingsError(f"top: got {top}, wanted a value >= 1")
+    encoder = _load_encoder(options.model)
+    from pipeline.filling import fill_mask  # imports torch
+
+    for number, expected in enumerate(fill_mask(encoder, options.text, top), 1):
+        print(f"mask {number}")
+        for token, probability in expected:
+            print(f"{token:>16}  {probability:.4f}")
+
+
+def _encode(options: argparse.Namespace) -> None:
+    encoder = _load_encoder(options.model)
     vectors = encoder.encode(options.text, options.text_pair)
     print(f"shape {tuple(vectors.shape)}")
     for token, vector in zip(encoder.tokens(options.text, options.text_pair), vectors[0], strict=True):

@@ -5,6 +5,8 @@ import re
 from pipeline.errors import SettingsError
 
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
+START_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+)|(?!models:).+)$"
+"""A version's address, or that of the folder of a BERT checkpoint."""
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 
 
@@ -22,10 +24,17 @@ def check_model_name(name: str | None) -> None:
         raise SettingsError(f"model name: got {name!r}, wanted letters, digits, `.`, `_` and `-`, at most 200, a letter or digit first")
 
 
-def check_version_address(setting: str, address: str | None) -> None:
+def is_version_address(address: str | None) -> bool:
+    """Whether it names a version of a model, or is `previous`."""
+    return address is not None and re.fullmatch(VERSION_PATTERN, address) is not None
+
+
+def check_version_address(setting: str, address: str | None, *, or_folder: bool = False) -> None:
     """Refuse what names no version of a model.
 
+    :param or_folder: the address of a checkpoint's folder will do as well.
     :raises SettingsError: it is neither `previous` nor an address.
     """
-    if address is not None and not re.fullmatch(VERSION_PATTERN, address):
-        raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS")
+    if address is not None and not re.fullmatch(START_PATTERN if or_folder else VERSION_PATTERN, address):
+        folder = ", or the folder of a BERT checkpoint" if or_folder else ""
+        raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS{folder}")

@@ -15,6 +15,7 @@ from pipeline.inspection import LABELS, MASK_KINDS, Statistics
 Row = Mapping[str, Any]
 DPI = 90
 _SIZE = (8, 3.2)  # inches
+_TASKS = {"mlm_loss": "masked words", "next_sentence_loss": "next sentence"}
 
 
 def loss_curve(rows: Sequence[Row]) -> Figure:
@@ -22,13 +23,16 @@ def loss_curve(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=_SIZE, layout="constrained")
     steps = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "held_out"]
-    for axes, name, title in zip(figure.subplots(1, 2), ("mlm_loss", "next_sentence_loss"), ("masked words", "next sentence"), strict=True):
+    tasks = {name: title for name, title in _TASKS.items() if name in steps[-1]}
+    for axes, (name, title) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks.items(), strict=True):
         axes.plot([row["step"] for row in steps], [row[name] for row in steps], lw=0.8, alpha=0.6, label="each step")
         axes.plot([row["step"] for row in steps], [row[f"{name}_mean"] for row in steps], label="running mean")
         axes.plot([row["step"] for row in held_out], [row[name] for row in held_out], "o", label="held out")
+        if name == "mlm_loss" and held_out:
+            axes.axhline(held_out[-1]["unigram_loss"], color="black", ls="--", lw=0.8, label="unigram level, held out")
         axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
         axes.grid(alpha=0.3)
-    axes.legend()
+        axes.legend()
     return figure
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pipeline.starting import publish_pretrained
 from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
@@ -21,9 +22,12 @@ from pipeline.export import export_encoder, find_encoder
 from pipeline.inspection import open_shards
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
+    CorpusOverrides,
+    CorpusSettings,
     ModelOverrides,
     Preset,
     ShardOverrides,
+    TextOverrides,
     TextSettings,
     TrainingOverrides,
     VocabularyOverrides,
@@ -35,7 +39,7 @@ from pipeline.training.run import STAGE, RunSettings, plan_run, read_metrics
 
 from . import launch, logs, pictures, registry, reports, versions
 from .metrics import Curve, send_gently
-from .names import PATTERN, VERSION_PATTERN
+from .names import PATTERN, START_PATTERN, VERSION_PATTERN, is_version_address
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
 from .registry import Version
@@ -43,12 +47,13 @@ from .stages import ended, found, stage
 from .versions import Earlier
 
 Result = dict[str, Any]
+PresetName = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
 
 @stage("fetch corpus")
-def fetch(address: str | None, sample_without_network: bool) -> Corpus:
+def fetch(address: str | None, settings: CorpusSettings, sample_without_network: bool) -> Corpus:
     """Fetch, check and publish the corpus."""
-    corpus = fetch_corpus(store(), full_address(address), allow_sample=sample_without_network)
+    corpus = fetch_corpus(store(), full_address(address), settings, allow_sample=sample_without_network)
     get_run_logger().info("corpus %s: %s", corpus.name, corpus.note)
     return ended(corpus.output, corpus)
 
@@ -56,8 +61,10 @@ def fetch(address: str | None, sample_without_network: bool) -> Corpus:
 @stage("find earlier versions", asks_registry=True)
 def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_start: str | None) -> Earlier:
     """Find the versions that this run builds on; a registry that is away is noticed here, before any work."""
-    earlier = versions.find_earlier(name, corpus.key, vocabulary_from, warm_start)
-    for setting, wanted, version in (("vocabulary_from", vocabulary_from, earlier.vocabulary), ("warm_start", warm_start, earlier.encoder)):
+    version_to_start = warm_start if is_version_address(warm_start) else None
+    earlier = versions.find_earlier(name, corpus.key, vocabulary_from, version_to_start)
+    wanted_versions = ("vocabulary_from", vocabulary_from, earlier.vocabulary), ("warm_start", version_to_start, earlier.encoder)
+    for setting, wanted, version in wanted_versions:
         if wanted:
             get_run_logger().info("%s: %s", setting, version.uri if version else f"no earlier version of {name} yet, so none")
     return earlier
@@ -65,16 +72,27 @@ def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_st
 
 @stage("vocabulary")
 def vocabulary(corpus: Output, preset: Preset, earlier: Earlier) -> Output:
-    """Count words, or keep the vocabulary that an earlier version has."""
+    """Count words, train WordPiece or check a file, or keep the vocabulary that an earlier version has."""
     key = earlier.vocabulary_key
     output = kept_vocabulary(store(), key, preset, earlier.vocabulary_corpus_key) if key else build_vocabulary(store(), corpus, preset)
     return ended(output, output)
 
 
-@stage("shards of {split}")
-def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
-    """Build pairs and masks of a split."""
-    output = build_shards(store(), corpus, words, split, preset)
+@stage("find encoder to start from")
+def find_start(earlier: Earlier, warm_start: str | None, words: Output, preset: Preset) -> Output | None:
+    """Find the encoder of an earlier version, or read a checkpoint of transformers', and see that it fits."""
+    if earlier.encoder_key:
+        return find_encoder(store(), earlier.encoder_key)
+    if warm_start is None or is_version_address(warm_start):
+        return None
+    output = publish_pretrained(store(), warm_start, words, preset)
+    return ended(output, output)
+
+
+@stage("{rows}shards of {split}")
+def shards(corpus: Output, words: Output, split: str, preset: Preset, rows: Literal["", "long "] = "") -> Output:
+    """Build pairs and masks of a split; long ones are for training's last part."""
+    output = build_shards(store(), corpus, words, split, preset, long=bool(rows))
     counts, recorded = output.facts["counts"], output.manifest["recorded"]
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     if not output.found:
@@ -84,10 +102,9 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset) -> Output:
 
 
 @stage("prepare run")
-def prepare(preset: Preset, training: Output, held_out: Output, encoder_key: str | None) -> RunSettings:
+def prepare(preset: Preset, training: Output, held_out: Output, long: tuple[Output, Output] | None, start: Output | None) -> RunSettings:
     """Put the run together, and see that an encoder that it starts from fits."""
-    start = find_encoder(store(), encoder_key) if encoder_key else None
-    return plan_run(store(), preset, training, held_out, artifacts() / "work", start)
+    return plan_run(store(), preset, training, held_out, artifacts() / "work", start, long=long)
 
 
 @stage("train", asks_registry=True)
@@ -181,14 +198,16 @@ def _flow_run_name() -> str:
 
 @flow(name="pretrain-bert", flow_run_name=_flow_run_name)
 def pretrain_bert(
-    preset: Literal["tiny"] = "tiny",
+    preset: PresetName = "tiny",
     corpus: str | None = None,
     steps: Annotated[int, Field(ge=1)] | None = None,
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
+    warm_start: Annotated[str, Field(pattern=START_PATTERN)] | None = None,
     sample_without_network: bool = False,
+    corpus_settings: CorpusOverrides | None = None,
+    text_settings: TextOverrides | None = None,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,
     model_settings: ModelOverrides | None = None,
@@ -200,13 +219,15 @@ def pretrain_bert(
 
     Args:
         preset: The recipe whose settings hold where nothing else is said
-        corpus: A folder, zip or address of a corpus; empty: WikiText-2
+        corpus: A file, folder, glob or address of a corpus, or wikitext-103; empty: WikiText-2
         steps: Optimizer steps; empty: as the preset says
         seed: Seed of pairs, masks, weights and order; empty: as the preset says
         model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
-        vocabulary_from: Keep a vocabulary instead of counting words: `previous`, the newest version's of another text, or models:/NAME/3
-        warm_start: Start from an encoder instead of random weights: `previous`, the newest version of another text, or models:/NAME/3
+        vocabulary_from: Keep a vocabulary instead of making one: `previous`, the newest version's of another text, or models:/NAME/3
+        warm_start: Start from an encoder instead of random weights: `previous`, models:/NAME/3, or the folder of a BERT checkpoint
         sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached and no model name is given
+        corpus_settings: How the corpus's files are read, where that differs from the preset
+        text_settings: What a document and a sentence are, where that differs from the preset
         vocabulary_settings: Settings of the vocabulary that differ from the preset's
         shard_settings: Settings of pairs and masks that differ from the preset's
         model_settings: Settings of the model that differ from the preset's
@@ -216,28 +237,39 @@ def pretrain_bert(
     recipe = (
         load_preset(preset)
         .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})
-        .override(vocabulary=vocabulary_settings, shards=shard_settings, model=model_settings, training=training_settings)
+        .override(
+            corpus=corpus_settings,
+            text=text_settings,
+            vocabulary=vocabulary_settings,
+            shards=shard_settings,
+            model=model_settings,
+            training=training_settings,
+        )
     )
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
         # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
-        text = fetch(corpus, sample_without_network and model_name is None)
+        text = fetch(corpus, recipe.corpus, sample_without_network and model_name is None)
         name = model_name or default_name(preset, text.name)
         earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
         words = vocabulary(text.output, recipe, earlier)
+        start = find_start(earlier, warm_start, words, recipe)
         training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
-        run = prepare(recipe, training, held_out, earlier.encoder_key)
+        long = None
+        if recipe.shards.long_max_length:
+            long = shards(text.output, words, "train", recipe, "long "), shards(text.output, words, "valid", recipe, "long ")
+        run = prepare(recipe, training, held_out, long, start)
         tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
         params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
         trained = train(run, params, tags, name)
         encoder = export(trained, words, text.output)
-        reports.show_built([text.output, words, training, held_out, trained, encoder])
+        reports.show_built([text.output, words, training, held_out, *(long or ()), trained, encoder])
         registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)
         return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 
 def _run_tags(run: RunSettings, training: Output) -> dict[str, str]:
     """Tags that lead from a run to its inputs, and the size of its text."""
-    keys = {f"{split}_shards_key": run.inputs[split] for split in ("train", "valid")}
+    keys = {f"{name}_shards_key": key for name, key in run.inputs.items() if name != "encoder"}
     start = {"warm_start_encoder_key": run.inputs["encoder"]} if run.encoder else {}
     counts = {name: str(training.facts["counts"][name]) for name in ("documents", "tokens")}
     return {"run_key": run.key, **keys, **start, **counts}

@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from pipeline.settings import ModelOverrides, ShardOverrides, TrainingOverrides, VocabularyOverrides
+from pipeline.settings import CorpusOverrides, ModelOverrides, ShardOverrides, TextOverrides, TrainingOverrides, VocabularyOverrides
 
 from .pretrain_bert import Result, pretrain_bert
 
@@ -18,6 +18,8 @@ def run(parameters: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Resu
     with temporary_settings({PREFECT_API_URL: PREFECT_API_URL.value() or None}):
         result: Result = pretrain_bert(
             **parameters,
+            corpus_settings=CorpusOverrides(**sections["corpus"]),
+            text_settings=TextOverrides(**sections["text"]),
             vocabulary_settings=VocabularyOverrides(**sections["vocabulary"]),
             shard_settings=ShardOverrides(**sections["shards"]),
             model_settings=ModelOverrides(**sections["model"]),

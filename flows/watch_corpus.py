@@ -6,7 +6,7 @@ of its files only save reading it, and a version of any number and alias counts,
 where a text is again what it was before.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, runtime
 from prefect.events import emit_event
@@ -17,11 +17,12 @@ from pipeline.data.corpus import Corpus
 from pipeline.data.download import without_credentials
 from pipeline.data.wikitext import NAME as WIKITEXT
 from pipeline.errors import PipelineError
+from pipeline.settings import CorpusOverrides, load_preset
 
 from . import logs, versions
-from .names import PATTERN, VERSION_PATTERN
+from .names import PATTERN, START_PATTERN, VERSION_PATTERN
 from .names import model_name as default_name
-from .pretrain_bert import fetch
+from .pretrain_bert import PresetName, fetch
 from .registry import Version
 from .stages import stage
 
@@ -41,30 +42,33 @@ def _flow_run_name() -> str:
 @flow(name="watch-corpus", flow_run_name=_flow_run_name)
 def watch_corpus(
     corpus: str | None = None,
-    preset: Literal["tiny"] = "tiny",
+    preset: PresetName = "tiny",
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
+    warm_start: Annotated[str, Field(pattern=START_PATTERN)] | None = None,
+    corpus_settings: CorpusOverrides | None = None,
 ) -> Any:
     """Have an encoder trained where a corpus has changed.
 
     Prefect's form takes descriptions from here, in this form alone.
 
     Args:
-        corpus: A folder, zip or address of a corpus; empty: WikiText-2
+        corpus: A file, folder, glob or address of a corpus, or wikitext-103; empty: WikiText-2
         preset: The recipe of the deployment that runs where the corpus has changed
         model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
         vocabulary_from: Handed to the run: `previous` keeps the vocabulary of the version before
         warm_start: Handed to the run: `previous` starts from the encoder of the version before
+        corpus_settings: How the corpus's files are read, where that differs from the preset; handed to the run as well
     """
     logs.set_up()
-    text = fetch(corpus, False)
+    text = fetch(corpus, load_preset(preset).corpus.override(corpus_settings), False)
     name = model_name or default_name(preset, text.name)
     known, newest = find_versions(name, text.output.key)
     if known:
         later = f"; {newest.uri}, the newest, was trained on another" if newest and newest.number != known.number else ""
         return _say(f"nothing changed: {known.uri} was trained on this text, corpus {text.output.key}{later}")
-    parameters = {"corpus": corpus or WIKITEXT, "model_name": name, "vocabulary_from": vocabulary_from, "warm_start": warm_start}
+    parameters: dict[str, Any] = {"corpus": corpus or WIKITEXT, "model_name": name}
+    parameters |= {"vocabulary_from": vocabulary_from, "warm_start": warm_start, "corpus_settings": _plain(corpus_settings)}
     event = emit_event(
         CHANGED,
         resource={"prefect.resource.id": f"corpus.{name}", "prefect.resource.name": text.name, "bert.preset": preset},
@@ -74,6 +78,11 @@ def watch_corpus(
         raise PipelineError(f"{CHANGED}: Prefect took no event; check that its server runs")
     before = f"the text of {newest.uri}, {newest.tags.get('corpus_key')}" if newest else f"no version of {name} yet"
     return _say(f"corpus changed: {text.output.key}, before: {before}; sent {CHANGED}")
+
+
+def _plain(overrides: CorpusOverrides | None) -> dict[str, Any] | None:
+    """As JSON, for an event."""
+    return None if overrides is None else dict(vars(overrides))
 
 
 def _say(line: str) -> Any:

@@ -11,10 +11,12 @@ from prefect.utilities.schema_tools.validation import is_valid
 
 from flows.pretrain_bert import pretrain_bert
 from flows.watch_corpus import CHANGED, watch_corpus
+from pipeline.section import Settings
 from pipeline.settings import (
+    CorpusSettings,
     ModelSettings,
-    Settings,
     ShardSettings,
+    TextSettings,
     TrainingSettings,
     VocabularySettings,
     load_preset,
@@ -24,6 +26,8 @@ from pipeline.settings import (
 from .conftest import ROOT
 
 SECTIONS: dict[str, type[Settings]] = {
+    "corpus_settings": CorpusSettings,
+    "text_settings": TextSettings,
     "vocabulary_settings": VocabularySettings,
     "shard_settings": ShardSettings,
     "model_settings": ModelSettings,
@@ -68,13 +72,16 @@ def test_every_setting_is_described_with_its_limits(schema: dict[str, Any], para
 
 def test_the_presets_are_the_choices(schema: dict[str, Any]) -> None:
     entry = schema["properties"]["preset"]
-    assert entry.get("enum", [entry.get("const")]) == preset_names()
+    assert sorted(entry["enum"]) == preset_names()
 
 
 GOOD: list[dict[str, Any]] = [
     {},
     {"preset": "tiny", "corpus": "somewhere", "steps": 1, "seed": 0, "model_name": "bert-mine"},
     {"training_settings": {"learning_rate": 3e-4, "steps": None}, "shard_settings": {"masking_rate": 1}},
+    {"preset": "mini", "corpus": "s3://b/*.jsonl.gz", "corpus_settings": {"text_column": "body"}, "text_settings": {"sentences": "line"}},
+    {"warm_start": "models:/bert-tiny/3"},
+    {"warm_start": "s3://bucket/bert-base"},
 ]
 BAD: list[dict[str, Any]] = [
     {"preset": "huge"},
@@ -88,6 +95,9 @@ BAD: list[dict[str, Any]] = [
     {"training_settings": {"device": "tpu"}},
     {"shard_settings": {"masking_rate": 1.5}},
     {"model_settings": {"num_hidden_layers": 0}},
+    {"corpus_settings": {"form": "pdf"}},
+    {"vocabulary_settings": {"lowercase": "maybe"}},
+    {"warm_start": "models:/bert-tiny"},
 ]
 
 
@@ -122,22 +132,25 @@ def test_prefect_yaml_has_no_key_that_prefect_ignores(prefect_yaml: dict[str, An
 
 
 def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any]) -> None:
-    flows = {"tiny": pretrain_bert, "nightly": watch_corpus}
+    flows = dict.fromkeys(preset_names(), pretrain_bert) | {"nightly": watch_corpus}
     assert {deployment["name"] for deployment in prefect_yaml["deployments"]} == set(flows)
     for deployment in prefect_yaml["deployments"]:
         flow = flows[deployment["name"]]
         schema = flow.parameters.model_dump()
         assert is_valid(deployment["parameters"], schema)
+        assert deployment["parameters"]["preset"] == (deployment["name"] if flow is pretrain_bert else "tiny")
         assert set(deployment["parameters"]) <= set(schema["properties"])
         assert not deployment["parameters"].get("sample_without_network", False)
         assert deployment["entrypoint"] == f"{flow.fn.__module__}.{flow.fn.__name__}"
 
 
 def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
-    tiny, nightly = prefect_yaml["deployments"]
-    (trigger,) = tiny["triggers"]
-    assert (trigger["expect"], trigger["match"]["bert.preset"]) == ([CHANGED], nightly["parameters"]["preset"])
-    assert set(trigger["parameters"]) <= set(schema["properties"])
+    *presets, nightly = prefect_yaml["deployments"]
+    assert nightly["parameters"]["preset"] in {deployment["name"] for deployment in presets}
+    for deployment in presets:
+        (trigger,) = deployment["triggers"]
+        assert (trigger["expect"], trigger["match"]["bert.preset"]) == ([CHANGED], deployment["name"])
+        assert set(trigger["parameters"]) <= set(schema["properties"])
     (schedule,) = nightly["schedules"]
     assert schedule["active"] is True
 
