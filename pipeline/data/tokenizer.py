@@ -2,7 +2,7 @@
 
 In: a tokenizer, or counts of words. Out: the ids of many texts at once. The decision that matters: there is one rule for
 splitting text into tokens, that of the file; for words (lower case, white space) a fast path through Arrow gives the same
-ones and steps aside for the few characters where it would not.
+ones and steps aside for the few characters where it would not; by BERT's rules each distinct word is looked at once.
 """
 
 import json
@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
 from ..errors import DamagedOutputError
-from ..ragged import offsets_of
+from ..ragged import offsets_of, spans
 from ..storage import Output
 from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS, TokenTable
 
@@ -65,10 +65,9 @@ def template(special: Mapping[str, str]) -> TemplateProcessing:
     )
 
 
-def _is_of_words(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether the JSON of a tokenizer says what `Vocabulary.of_words` makes."""
-    kinds = [(tokenizer[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
-    return kinds == ["Lowercase", "WhitespaceSplit", "WordLevel"]
+def _kinds(tokenizer: Mapping[str, Any]) -> list[str]:
+    """What the JSON of a tokenizer says of its normalizer, pre-tokenizer and model."""
+    return [(tokenizer[part] or {}).get("type", "") for part in ("normalizer", "pre_tokenizer", "model")]
 
 
 class Vocabulary:
@@ -81,8 +80,9 @@ class Vocabulary:
         self.tokenizer.encode_special_tokens = True  # text that spells <cls> is text; the file cannot say so
         values = json.loads(tokenizer.to_str())
         self.table = TokenTable.read(values)
+        self._splits_at_spaces = _kinds(values)[:2] == ["BertNormalizer", "BertPreTokenizer"]
         self._words: pa.Array | None = None
-        if _is_of_words(values):
+        if _kinds(values) == ["Lowercase", "WhitespaceSplit", "WordLevel"]:
             # Text that spells a special token is text: it finds no word and is unknown.
             table = ["\0 \0" if never else token for token, never in zip(self.table.tokens, self.table.never_masked, strict=True)]
             self._words = pa.array(table, pa.large_string())
@@ -99,7 +99,20 @@ class Vocabulary:
             words, offsets = split_words(texts)
             found: npt.NDArray[np.int32] = pc.fill_null(pc.index_in(words, value_set=self._words), self.table.unknown_id).to_numpy()
             return found, offsets
-        parts, lengths = [np.zeros(0, np.int32)], []
+        return self._encode_distinct_words(texts) if self._splits_at_spaces else self._encode_each(texts)
+
+    def _encode_distinct_words(self, texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Each word between spaces is tokenized once: BERT's rules never look across one."""
+        split = pc.split_pattern(texts, " ")
+        words = pc.dictionary_encode(split.flatten())
+        ids, offsets = self._encode_each(words.dictionary)
+        word: npt.NDArray[np.int32] = words.indices.to_numpy()
+        lengths = np.diff(offsets)[word]
+        ends = offsets_of(lengths)[offsets_of(pc.list_value_length(split).to_numpy(zero_copy_only=False))]
+        return ids[spans(offsets[word], lengths)], ends
+
+    def _encode_each(self, texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        parts, lengths = [np.zeros(0, np.int32)], list[int]()
         for start in range(0, len(texts), _AT_ONCE):
             rows = self.tokenizer.encode_batch_fast(texts[start : start + _AT_ONCE].to_pylist(), add_special_tokens=False)
             parts += [np.asarray(row.ids, np.int32) for row in rows]

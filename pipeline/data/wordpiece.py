@@ -19,7 +19,8 @@ from .tokenizer import template
 
 PREFIX = "##"
 LONGEST_WORD = 100  # characters; a longer one is unknown
-_ALPHABET_SHARE = 4  # at most a quarter of the pieces are single characters
+_COVERED = 0.9999  # share of the text's characters that the alphabet covers; the rest are so rare that words of them are unknown
+_ALPHABET_SHARE = 4  # at most a quarter of the tokens are characters
 _FEWEST = 2  # times that a piece has to be seen
 _CODES = 0x110000
 
@@ -61,7 +62,7 @@ def _untrained(pieces: dict[str, int], lowercase: bool) -> Tokenizer:
 
 
 def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str]:
-    """The most frequent characters of words, ties by code point; sorted by code point."""
+    """The most frequent characters of words, as many as cover nearly all of the text, ties by code point; sorted by code point."""
     counts = np.zeros(_CODES, np.int64)
     for text in texts:
         counts += np.bincount(np.frombuffer(text.encode("utf-32-le"), "<u4"), minlength=_CODES)
@@ -69,7 +70,10 @@ def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str
     for code in np.flatnonzero(counts).tolist():
         for character in _normal(chr(code), tokenizer):
             of_words[character] = of_words.get(character, 0) + int(counts[code])
-    return sorted(sorted(of_words, key=lambda character: (-of_words[character], character))[:most])
+    falling = sorted(of_words, key=lambda character: (-of_words[character], character))
+    covered = np.cumsum([of_words[character] for character in falling])
+    enough = int(np.searchsorted(covered, _COVERED * covered[-1])) + 1 if falling else 0
+    return sorted(falling[: min(enough, most)])
 
 
 def _normal(character: str, tokenizer: Tokenizer) -> Iterator[str]:
