@@ -183,6 +183,19 @@ def scale_rows(bench: Bench) -> None:
     bench.row("the same: peak memory", f"{peak[1]:.0f} MB", f"{peak[0]:.0f} MB", f"{peak[1] / peak[0]:.2f}", "to 1.20, below 1,500 MB")
 
 
+def prose_row(bench: Bench) -> None:
+    """The paper's recipe, WordPiece included, on a gigabyte of generated text; once, since it takes long."""
+    generated, store = bench.folder / "generated.jsonl", bench.folder / "generated-store"
+    try:
+        subprocess.run([sys.executable, str(HERE / "generate_text.py"), str(generated), "1000"], check=True)
+        found = own("own_data.py", generated, store, 128, "mini")
+    finally:
+        generated.unlink(missing_ok=True)
+        shutil.rmtree(store, ignore_errors=True)
+    what = f"`mini`'s data stages, {found['megabytes']:,.0f} MB of generated JSON Lines (128 buckets): peak memory"
+    bench.row(what, f"{found['peak_mb']:.0f} MB", f"{found['seconds']:.0f} s", "", "below 1,500 MB")
+
+
 def training_rows(bench: Bench) -> None:
     quiet = {"checkpoint_every_seconds": 0.0, "log_every": 1}
     precision = chosen_precision("auto", torch.device("cpu"))
@@ -265,6 +278,7 @@ def gpu_rows(bench: Bench) -> None:
 PARTS = {
     "data": data_rows,
     "scale": scale_rows,
+    "prose": prose_row,
     "training": training_rows,
     "precision": precision_row,
     "encoding": encoding_rows,

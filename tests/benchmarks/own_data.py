@@ -1,8 +1,8 @@
 """Our data stages on a corpus, timed in a process of their own: corpus, vocabulary, pairs, masks, Parquet on disk.
 
-    python own_data.py FOLDER STORE [BUCKETS]
+    python own_data.py CORPUS STORE [BUCKETS] [PRESET]
 
-FOLDER holds wiki.train.tokens and wiki.valid.tokens. Prints one JSON object; the time includes reading the corpus into
+Without PRESET by that of the deck, `tiny`. Prints one JSON object; the time includes reading the corpus into
 the store. Imports are not timed; pyarrow imports pandas, where it is installed, at its first array, so it is imported
 before, and fsspec its local files.
 """
@@ -29,11 +29,11 @@ def peak_mb() -> float:
 
 
 assert fsspec.implementations.local and pd
-folder, root, *buckets = sys.argv[1:]
-preset = load_preset("tiny").override(shards={"buckets": int(buckets[0])} if buckets else None)
+address, root, buckets, name, *_ = *sys.argv[1:], None, None
+preset = load_preset(name or "tiny").override(shards={"buckets": int(buckets)} if buckets else None)
 start = time.perf_counter()
 store = Store(root)
-corpus = fetch_corpus(store, folder).output
+corpus = fetch_corpus(store, address).output
 vocabulary = build_vocabulary(store, corpus, preset)
 shards = build_shards(store, corpus, vocabulary, "train", preset)
 seconds = time.perf_counter() - start
