@@ -55,6 +55,7 @@ class VocabularySettings(Settings):
     kind: str = setting("words, wordpiece, or file: a tokenizer.json that is brought along", pattern="^(words|wordpiece|file)$")
     min_count: int = setting("of words: those seen fewer times than this are unknown", 5, ge=1, le=2_147_483_648)
     size: int = setting("of wordpiece: tokens, special ones included", 30_522, ge=100, le=1_000_000)
+    megabytes: int = setting("of wordpiece: it is trained on so much text at most, documents picked by their digests", 200, ge=1, le=1_000_000)
     lowercase: bool = setting("of wordpiece: upper and lower case are one, and accents are dropped", True)
     file: str = setting("of file: the address of the tokenizer.json", "")
 
@@ -67,7 +68,7 @@ class VocabularySettings(Settings):
 
     def for_key(self) -> dict[str, Any]:
         """What the kind heeds; of a file its contents count, not its address."""
-        heeded = {"words": ("min_count",), "wordpiece": ("size", "lowercase"), "file": ()}[self.kind]
+        heeded = {"words": ("min_count",), "wordpiece": ("size", "megabytes", "lowercase"), "file": ()}[self.kind]
         return {name: value for name, value in super().for_key().items() if name in ("kind", *heeded)}
 
 

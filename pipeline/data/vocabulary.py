@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
@@ -17,7 +19,7 @@ from ..errors import CorpusError, PipelineError
 from ..settings import Preset, TextSettings
 from ..storage import Output, Recipe, Store, digest
 from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS
-from .documents import DocumentReader, split_label, wanted_text
+from .documents import DocumentReader, digests_of, numbers_of, split_label, wanted_text
 from .download import without_credentials
 from .parallel import map_in_threads
 from .sentences import split_sentences
@@ -42,7 +44,9 @@ def build_vocabulary(store: Store, corpus: Output, preset: Preset) -> Output:
         if settings.kind == "words":
             vocabulary, facts = _count(reader, corpus, preset)
         else:
-            vocabulary, facts = Vocabulary(train_wordpiece(lambda: _texts(reader), settings.size, lowercase=settings.lowercase)), {}
+            share = min(1.0, settings.megabytes * 1e6 / max(1, reader.size()))
+            vocabulary = Vocabulary(train_wordpiece(lambda: _texts(reader, share), settings.size, lowercase=settings.lowercase))
+            facts = {"share_of_text": share}
             if not len(vocabulary.table.words):
                 raise CorpusError(f"{split_label(corpus, 'train')}: no document has a word; {wanted_text(text)}")
         (folder / TOKENIZER).write_text(vocabulary.tokenizer.to_str(), "utf-8")
@@ -78,9 +82,18 @@ def _heeded(kind: str, text: TextSettings) -> dict[str, Any]:
     return {"documents": text.documents} | ({"deck_sentences": text.sentences == "deck"} if kind == "words" else {})
 
 
-def _texts(reader: DocumentReader) -> Iterator[str]:
-    for documents in map_in_threads(reader.find, reader.blocks()):
-        yield from documents.to_pylist()
+def _texts(reader: DocumentReader, share: float) -> Iterator[str]:
+    """The documents, or a share of them, picked by their digests."""
+
+    def pick(block: bytes) -> list[str]:
+        documents = reader.find(block)
+        if share < 1:
+            documents = documents.filter(pa.array(numbers_of(digests_of(documents))[:, 1] < np.uint64(share * 2**64)))
+        picked: list[str] = documents.to_pylist()
+        return picked
+
+    for documents in map_in_threads(pick, reader.blocks()):
+        yield from documents
 
 
 def _bring_tokenizer(store: Store, address: str) -> Output:
@@ -118,7 +131,7 @@ def _check_template(vocabulary: Vocabulary, shown: str) -> None:
         raise PipelineError(f"{shown}: makes {' '.join(row.tokens)} of a pair, wanted {form} with segments 0 and 1; set its post_processor")
 
 
-def _count(reader: DocumentReader, corpus: Output, preset: Preset) -> tuple[Vocabulary, dict[str, int]]:
+def _count(reader: DocumentReader, corpus: Output, preset: Preset) -> tuple[Vocabulary, dict[str, Any]]:
     """Count words.
 
     :raises CorpusError: no word is seen often enough.

@@ -6,6 +6,7 @@ left to that order, and the same text gives the same file.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -23,6 +24,7 @@ _COVERED = 0.9999  # share of the text's characters that the alphabet covers; th
 _ALPHABET_SHARE = 4  # at most a quarter of the tokens are characters
 _FEWEST = 2  # times that a piece has to be seen
 _CODES = 0x110000
+_TEXTS_AT_ONCE = 256
 
 
 def train_wordpiece(texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool) -> Tokenizer:
@@ -64,8 +66,10 @@ def _untrained(pieces: dict[str, int], lowercase: bool) -> Tokenizer:
 def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str]:
     """The most frequent characters of words, as many as cover nearly all of the text, ties by code point; sorted by code point."""
     counts = np.zeros(_CODES, np.int64)
-    for text in texts:
-        counts += np.bincount(np.frombuffer(text.encode("utf-32-le"), "<u4"), minlength=_CODES)
+    waiting = iter(texts)
+    while chunk := "".join(islice(waiting, _TEXTS_AT_ONCE)):
+        seen = np.bincount(np.frombuffer(chunk.encode("utf-32-le"), "<u4"))
+        counts[: len(seen)] += seen
     of_words: dict[str, int] = {}
     for code in np.flatnonzero(counts).tolist():
         for character in _normal(chr(code), tokenizer):
