@@ -7,7 +7,6 @@ file are the same bytes.
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from .counts import Counts
 from .decoding import whole_lines
 from .documents import TEXT, WIKITEXT
 
-_BLANK_LINES = re.compile(r"\n{3,}")
 _LABELS = 3  # that a message names
 
 
@@ -80,7 +78,9 @@ class TextWriter(Writer):
     def write(self, block: bytes) -> None:
         """Write some whole lines; a blank one, or several, ends a document."""
         stripped = "\n".join([line.strip() for line in block.decode().split("\n")[:-1]])
-        text = _BLANK_LINES.sub("\n\n", stripped).strip("\n")
+        text = stripped.strip("\n")
+        while "\n\n\n" in text:
+            text = text.replace("\n\n\n", "\n\n")
         self._at_gap = self._at_gap or stripped.startswith("\n") or not text
         if text:
             gap = "\n" if self._at_gap and self.documents else ""

@@ -96,7 +96,8 @@ def choose(paths: Sequence[str], label: str, form: str, *, named: bool = False) 
         found = [(path, name) for path, name in marked if name.split == split] or ([] if marked else usable)
         if not named and marked:
             _refuse_twins(found, label)
-        if len({name.kind if marked else name.form for _, name in found}) > 1:
+        is_forced = named and form != AUTO and not marked
+        if len({name.kind if marked else name.form for _, name in found}) > 1 and not is_forced:
             bases = ", ".join(_shown(name.base for _, name in found))
             raise CorpusError(f"{label}: {split} is there in more than one form ({bases}); leave one, or name it by a glob or corpus.form")
         if found:

@@ -21,7 +21,7 @@ from .forms import Budget, File
 LONGEST_ROW = 256 << 20  # bytes of a line of JSON Lines
 _MARK = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20  # characters of documents that are handed on together
-_ROWS, _BATCH = 4096, 16 << 20  # most rows and about how many bytes of Parquet are held at a time
+_ROWS, _BATCH = 4096, 4 << 20  # most rows and about how many bytes of Parquet are held at a time
 _SHOWN = 12  # names of columns in a message
 
 Row = tuple[str | None, str | None]
