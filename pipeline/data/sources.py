@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from ..errors import CorpusError
 from ..settings import CorpusSettings
@@ -50,11 +51,8 @@ def safe_name(text: str) -> str:
 
 
 def address_name(address: str) -> str:
-    """The last part of an address, without what tells its form, as a safe name; of a glob the last without wildcards."""
-    parts = [part for part in re.split(r"[/\\]", without_credentials(address)) if part]
-    while len(parts) > 1 and glob.has_magic(parts[-1]):
-        parts.pop()
-    last = urllib.parse.unquote(parts[-1]) if parts else ""
+    """The last part of an address, without what tells its form, as a safe name."""
+    last = urllib.parse.unquote(base_name(without_credentials(address)))
     return safe_name(re.sub(r"\.zip$", "", FileName.of(last).stem if layout.is_file(last) else last, flags=re.IGNORECASE))
 
 
@@ -74,12 +72,22 @@ def open_source(address: str, workspace: Path, settings: CorpusSettings = DEFAUL
         yield _Finder(label, workspace, settings, Budget(max_bytes), stack).find(local, name)
 
 
+def is_glob(fs: Any, path: str) -> bool:
+    """Whether a path is a pattern; one that is there as it stands is none, whatever its characters."""
+    return glob.has_magic(path) and not fs.exists(path)
+
+
+def _fixed_part(pattern: str) -> str:
+    """What stands before the first part with a wildcard."""
+    return "/".join(itertools.takewhile(lambda part: not glob.has_magic(part), pattern.split("/")))
+
+
 def list_files(fs: Any, path: str, label: str, settings: CorpusSettings) -> dict[str, list[Mapping[str, Any]]]:
     """The files that make up each split, as fsspec lists them; of a zip, which has to be opened to know, itself under `ZIP`.
 
     :raises FileNotFoundError: nothing there. :raises CorpusError: a split has two forms, or there is no train.
     """
-    if is_glob := glob.has_magic(path) and not fs.exists(path):
+    if is_pattern := is_glob(fs, path):
         found = list(fs.glob(path, detail=True).values())
         if not found:
             raise FileNotFoundError(path)
@@ -89,7 +97,7 @@ def list_files(fs: Any, path: str, label: str, settings: CorpusSettings) -> dict
         is_zip = path.lower().endswith(".zip") or (settings.form == AUTO and not layout.is_file(path))
         return {ZIP if is_zip else "train": [fs.info(path)]}
     infos = {info["name"]: info for info in found if info["type"] != "directory"}
-    chosen = layout.choose(list(infos), label, settings.form, named=is_glob)
+    chosen = layout.choose(list(infos), label, settings.form, named=is_pattern)
     return {split: [infos[name] for name in names] for split, names in chosen.items()}
 
 
@@ -107,7 +115,8 @@ class _Finder:
     def find(self, address: str, name: str) -> Source:
         try:
             fs, path = fsspec.url_to_fs(address)
-            name = name or address_name(path)  # the whole path, so that `.` has a name too
+            is_pattern = is_glob(fs, path)
+            name = name or address_name(_fixed_part(path) if is_pattern else path)  # the whole path, so that `.` has a name too
             found = list_files(fs, path, self.label, self.settings)
             zipped = self.stack.enter_context(fs.open(found[ZIP][0]["name"], "rb")) if ZIP in found else None
         except FileNotFoundError:
@@ -120,16 +129,17 @@ class _Finder:
             return self._read_zip(zipped, name)
         files = {}
         for split, infos in found.items():
-            paths = [info["name"] for info in infos]
-            shown = self.label if len(paths) == 1 and base_name(paths[0]) == base_name(self.label) else None
-            files[split] = [self._file(path, shown or self._shown(path), partial(fs.open, path, "rb")) for path in paths]
+            files[split] = [
+                self._file(info["name"], self._shown(fs, path, info["name"], is_pattern), partial(fs.open, info["name"], "rb"))
+                for info in infos
+            ]
         return self._source([name], files)
 
-    def _shown(self, path: str) -> str:
-        """A file below the address, where the user has it."""
-        if glob.has_magic(self.label):
-            return path
-        return f"{self.label.rstrip('/')}/{base_name(path)}"
+    def _shown(self, fs: Any, path: str, found: str, is_pattern: bool) -> str:
+        """What to call a file, where the user has it: the address, or what lies below it."""
+        if is_pattern:
+            return found if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(found))
+        return self.label if found.rstrip("/") == path.rstrip("/") else f"{self.label.rstrip('/')}/{base_name(found)}"
 
     def _file(self, path: str, label: str, opened: Opener, *, in_zip: bool = False) -> File:
         name = FileName.of(path)

@@ -41,10 +41,10 @@ def plain(rows: list[tuple[str | None, str]]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def parquet(rows: list[tuple[str | None, str | None]], kind: pa.DataType = pa.string()) -> bytes:
+def parquet(rows: list[tuple[str | None, str | None]], kind: pa.DataType | None = None) -> bytes:
     buffer = io.BytesIO()
     titles, texts = (list(column) for column in zip(*rows, strict=True))
-    table = pa.table({"title": pa.array(titles, pa.string()), "text": pa.array(texts, pa.string()).cast(kind)})
+    table = pa.table({"title": pa.array(titles, pa.string()), "text": pa.array(texts, pa.string()).cast(kind or pa.string())})
     pq.write_table(table, buffer, row_group_size=2)
     return buffer.getvalue()
 
@@ -74,20 +74,16 @@ def settings_of(form: str) -> CorpusSettings:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_one_corpus_in_every_form_and_packing(store, tmp_path, form):
-    wanted = fetch_corpus(
-        store, str(write_folder(tmp_path / "wanted", {"train.jsonl": json_lines(DOCUMENTS), "dev.jsonl": json_lines(VALID)})), TITLED
-    )
+    files = {"train.jsonl": json_lines(DOCUMENTS), "dev.jsonl": json_lines(VALID)}
+    wanted = fetch_corpus(store, str(write_folder(tmp_path / "wanted", files)), TITLED)
     assert (text_of(wanted, "train").decode(), wanted.output.facts["form"]) == (CANONICAL, TEXT)
     assert wanted.output.facts["read"]["train"]["documents"] == 3
     members = {split: FORMS[form](rows) for split, rows in (("train", DOCUMENTS), ("valid", VALID))}
     for packing, pack in PACKINGS.items():
         files = {f"{split}.{form}{packing}": pack(data) for split, data in members.items()}
         folder = write_folder(tmp_path / f"mine{packing}", files)
-        for address in (
-            folder,
-            f"{folder}/*",
-            write_zip(tmp_path / f"mine{packing}.zip", {f"in/{name}": data for name, data in files.items()}),
-        ):
+        zipped = write_zip(tmp_path / f"mine{packing}.zip", {f"in/{name}": data for name, data in files.items()})
+        for address in (folder, f"{folder}/*", zipped):
             corpus = fetch_corpus(store, str(address), settings_of(form))
             assert corpus.output.key == wanted.output.key, address
             assert corpus.name == f"mine{packing}".replace(".", "-")
@@ -115,10 +111,8 @@ def test_one_file_is_train_whatever_it_is_called(store, tmp_path):
 
 
 def test_files_without_a_splits_name_are_all_train_in_order(store, tmp_path):
-    files = {f"part-{number}.txt": f"a{number} .\n\nb{number} ." for number in (2, 0, 1)} | {
-        "notes.md": "not ours",
-        "valid.bin": "nor this",
-    }
+    files = {f"part-{number}.txt": f"a{number} .\n\nb{number} ." for number in (2, 0, 1)}
+    files |= {"notes.md": "not ours", "valid.bin": "nor this"}
     corpus = fetch_corpus(store, str(write_folder(tmp_path / "mine", files)))
     kept = [line for line in text_of(corpus, "train").decode().splitlines() if line]
     held = [line for line in text_of(corpus, "valid").decode().splitlines() if line]

@@ -33,7 +33,7 @@ WRONG = {
     "an array over lines": (b'[\n{"text": "a"}\n]', "line 1: not JSON"),
     "no such column": (
         GOOD * 2 + b"\n" + b'{"title": "t", "body": "a"}',
-        "line 4: its columns are title, body; wanted a column `text`, or its name",
+        "line 4: its columns are title, body; wanted a column `text`, or its name in corpus.text_column",
     ),
     "no columns": (b"{}", "line 1: its columns are none"),
     "a number": (b'{"text": 7}', "line 1: `text` is a JSON int, wanted a string or null"),
@@ -60,9 +60,8 @@ def test_a_line_without_end_is_refused(store, tmp_path, monkeypatch):
 def test_a_title_has_to_be_there_and_text(store, tmp_path):
     settings = CorpusSettings(title_column="name")
     folder = write_folder(tmp_path / "mine", {"train.jsonl": b'{"text": "a", "title": "b"}'})
-    fails(
-        store, folder, "line 1: its columns are text, title; wanted a column `name`, or its name in corpus.title_column", settings=settings
-    )
+    wanted = "line 1: its columns are text, title; wanted a column `name`, or its name in corpus.title_column"
+    fails(store, folder, wanted, settings=settings)
     write_parquet(folder / "test.parquet", ["a"])
     fails(store, folder / "test.parquet", "its columns are text; wanted a column `name` of strings", settings=settings)
 
