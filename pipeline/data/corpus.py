@@ -6,7 +6,6 @@ whatever form and from wherever it came. What is published is found again withou
 digests, an own corpus as long as its files have not changed since they were read.
 """
 
-import json
 import logging
 import platform
 from collections.abc import Mapping
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors, storage
-from . import canonical, download, fingerprint, sample, sources, wikitext
+from ..settings import CorpusSettings
+from . import canonical, documents, download, fingerprint, held_out, sample, seen, sources, wikitext
+from .counts import Counts
+from .wikitext import WikiText
 
 STAGE = "corpus"
 FORMAT = 1
-SEEN = "seen"  # folder of the store: what was read from which address
-_NAME_LENGTH = 20  # hexadecimal digits
 USE_OWN = "to use a copy you have, give its folder or zip: CORPUS=path"
 
 logger = logging.getLogger(__name__)
@@ -42,27 +42,36 @@ class Corpus:
     output: storage.Output
 
 
-def fetch_corpus(store: storage.Store, address: str | None, *, allow_sample: bool = False, max_bytes: int = sources.MAX_BYTES) -> Corpus:
+def fetch_corpus(
+    store: storage.Store,
+    address: str | None,
+    settings: CorpusSettings = sources.DEFAULT,
+    *,
+    allow_sample: bool = False,
+    max_bytes: int = sources.MAX_BYTES,
+) -> Corpus:
     """Read a corpus and publish its canonical text, or find it published.
 
     Where an own corpus's files are those that were read from the address before, they are not read again.
 
-    :param address: a folder or zip, local, on any fsspec store or over HTTP; `wikitext-2` or None or empty: WikiText-2,
-        from the store, else from its mirrors; `sample`: the built-in sample.
+    :param address: a file, a folder, a glob or a zip, local, on any fsspec store or over HTTP; `wikitext-2` (so too None or
+        empty) or `wikitext-103`: from the store, else from its mirrors; `sample`: the built-in sample.
+    :param settings: how an own corpus's files are read.
     :param allow_sample: without an address, and where no mirror gives WikiText-2, take the sample and say so.
     :param max_bytes: most bytes of an own corpus to download, and to unpack.
-    :raises DownloadError: no mirror gave WikiText-2; or an own corpus's address did not answer with it.
+    :raises DownloadError: no mirror gave WikiText; or an own corpus's address did not answer with it.
     :raises CorpusError: the corpus is missing, unreadable or without usable text. Nothing is published then.
     """
     if address == sample.NAME:
         return _publish_sample(store, "as asked")
-    if address and address != wikitext.NAME:
-        return _read_if_changed(store, address, max_bytes)
-    found = _find_wikitext(store)
+    known = wikitext.by_name(address)
+    if known is None:
+        return _read_if_changed(store, str(address), settings, max_bytes)
+    found = _find_wikitext(store, known)
     if found is not None:
         return found
     try:
-        return _from_mirrors(store)
+        return _from_mirrors(store, known)
     except errors.DownloadError as error:
         if address or not allow_sample:
             raise
@@ -70,84 +79,97 @@ def fetch_corpus(store: storage.Store, address: str | None, *, allow_sample: boo
         return _publish_sample(store, "because WikiText-2 could not be fetched")
 
 
-def _find_wikitext(store: storage.Store) -> Corpus | None:
-    recipe = _recipe(wikitext.DIGESTS, held_out=False)
+def _find_wikitext(store: storage.Store, known: WikiText) -> Corpus | None:
+    if (digests := seen.digests(store, known)) is None:
+        return None
+    recipe = _recipe(digests, documents.WIKITEXT, is_held_out=False)
     try:
         output = store.find(recipe.stage, recipe.key)
     except errors.DamagedOutputError as error:
-        logger.warning("the published WikiText-2 is damaged and is fetched again: %s", error)
+        logger.warning("the published %s is damaged and is fetched again: %s", known.title, error)
         return None
     if output is None:
         return None
     source = str(output.manifest["recorded"].get("source", output.address))
-    return Corpus(wikitext.NAME, source, f"WikiText-2, found at {output.address}", replace(output, found=True))
+    return Corpus(known.name, source, f"{known.title}, found at {output.address}", replace(output, found=True))
 
 
-def _from_mirrors(store: storage.Store) -> Corpus:
+def _from_mirrors(store: storage.Store, known: WikiText) -> Corpus:
     answers = []
-    for mirror in wikitext.mirrors():
+    for mirror in known.mirrors():
         try:
-            return _publish(store, mirror, wikitext.MAX_BYTES, is_mirror=True)
+            return _publish(store, mirror, sources.DEFAULT, known.max_bytes, mirrored=known)
         except errors.CorpusError as error:
             logger.info("mirror: %s", error)
             answers.append(f"  {error}")
     tried = "\n".join(answers)
-    raise errors.DownloadError(f"WikiText-2: none of {len(answers)} mirrors gave it:\n{tried}\n{USE_OWN}")
+    raise errors.DownloadError(f"{known.title}: none of {len(answers)} mirrors gave it:\n{tried}\n{USE_OWN}")
 
 
-def _read_if_changed(store: storage.Store, address: str, max_bytes: int) -> Corpus:
-    mark = fingerprint.take(address)
+def _read_if_changed(store: storage.Store, address: str, settings: CorpusSettings, max_bytes: int) -> Corpus:
+    mark = fingerprint.take(address, settings)
     if mark is None:
-        return _publish(store, address, max_bytes)
-    record = f"{store.root}/{SEEN}/{storage.digest(_full(address).encode())[:_NAME_LENGTH]}.json"
+        return _publish(store, address, settings, max_bytes)
+    record = seen.reading_address(store, _full(address), settings)
     corpus = _recall(store, record, mark, _shown(address))
     if corpus is None:
-        corpus = _publish(store, address, max_bytes)
-        _remember(store, record, mark, corpus)
+        corpus = _publish(store, address, settings, max_bytes)
+        seen.remember(store, record, seen.Reading(corpus.source, mark.digest, mark.taken, corpus.output.key, corpus.name, corpus.note))
     return corpus
 
 
 def _recall(store: storage.Store, record: str, mark: fingerprint.Fingerprint, source: str) -> Corpus | None:
     """The corpus that was read from a source when its files were the same, if it is still whole."""
+    if (reading := seen.recall(store, record, mark, source)) is None:
+        return None
     try:
-        seen = json.loads(store.read(record) or b"null")
-        if not seen or (seen["fingerprint"], seen["source"]) != (mark.digest, source):
+        output = store.find(STAGE, reading.key)
+        if output is None:
             return None
-        key, name, note = (str(seen[field]) for field in ("key", "name", "note"))
-        output = store.find(STAGE, key)
-        if output is None or _recipe(output.manifest["inputs"], held_out=output.facts["valid_held_out"]).key != key:
-            return None  # gone, or made in another format
-        return Corpus(name, source, f"{note} (not read again: unchanged since {seen['read']})", replace(output, found=True))
+        form, is_held_out = output.facts.get("form", documents.WIKITEXT), output.facts["valid_held_out"]
+        if _recipe(output.manifest["inputs"], form, is_held_out=is_held_out).key != reading.key:
+            return None  # made in another format
     except (errors.PipelineError, OSError, ValueError, KeyError, TypeError) as error:
         logger.debug("%s: of no use, so the corpus is read: %s", record, error)
         return None
+    note = f"{reading.note} (not read again: unchanged since {reading.read})"
+    return Corpus(reading.name, source, note, replace(output, found=True))
 
 
-def _remember(store: storage.Store, record: str, mark: fingerprint.Fingerprint, corpus: Corpus) -> None:
-    seen = {"source": corpus.source, "fingerprint": mark.digest, "read": mark.taken}
-    seen |= {"key": corpus.output.key, "name": corpus.name, "note": corpus.note}
-    try:
-        store.overwrite(record, json.dumps(seen, indent=1).encode())
-    except (errors.PipelineError, OSError) as error:
-        logger.debug("%s: not written, so the corpus is read again the next time: %s", record, error)
+def _publish(store: storage.Store, address: str, settings: CorpusSettings, max_bytes: int, *, mirrored: WikiText | None = None) -> Corpus:
+    """Read the corpus at an address, name it and publish it.
+
+    :param mirrored: what the address is a mirror of.
+    """
+    shown = _shown(address)
+    with store.staging() as workspace, sources.open_source(address, workspace, settings, max_bytes=max_bytes) as source:
+        read = _Read.of(source, workspace)
+        known = _identify(store, source, read, mirrored)
+        name = known.name if known else _own_name(source.names[0])
+        output = _publish_texts(store, read, {"name": name, "source": shown})
+    if mirrored and not mirrored.digests and not seen.digests(store, mirrored):
+        seen.remember_digests(store, mirrored, read.digests, shown)
+    by = output.facts.get("held_out_by")
+    division = f"; it has no valid split, so one {by} in {held_out.VALID_ONE_IN} of train is held out" if by else ""
+    return Corpus(name, shown, f"{known.title if known else f'own text `{name}`'} from {shown}{division}", output)
 
 
-def _publish(store: storage.Store, address: str, max_bytes: int, *, is_mirror: bool = False) -> Corpus:
-    """Read the corpus at an address, name it and publish it."""
-    with store.staging() as workspace, sources.open_source(address, workspace, max_bytes=max_bytes) as source:
-        texts = _canonicalise(source, workspace)
-        difference = wikitext.difference(
-            {split: parts[0].label for split, parts in source.parts.items()}, {split: text.sha256 for split, text in texts.items()}
-        )
-        if difference and (is_mirror or wikitext.claims(source.names)):
-            todo = "" if is_mirror else "; get it again, or rename the folder or zip to train on text of your own under its own name"
-            raise errors.CorpusError(f"{difference}{todo}")
-        name = wikitext.NAME if difference is None else _own_name(source.names[0])
-        shown = _shown(address)
-        output = _publish_texts(store, workspace, texts, {"name": name, "source": shown})
-    title = "WikiText-2" if difference is None else f"own text `{name}`"
-    held_out = f"; it has no valid split, so one paragraph in {canonical.VALID_ONE_IN} of train is held out"
-    return Corpus(name, shown, f"{title} from {shown}{held_out if output.facts['valid_held_out'] else ''}", output)
+def _identify(store: storage.Store, source: sources.Source, read: "_Read", mirrored: WikiText | None) -> WikiText | None:
+    """Which WikiText a corpus is, if any.
+
+    :raises CorpusError: it says that it is one, by its name or its mirror, and is not.
+    """
+    labels = {split: parts[0].label for split, parts in source.parts.items()}
+    for known in [mirrored] if mirrored else wikitext.known():
+        wanted = seen.digests(store, known)
+        difference = known.difference(labels, read.digests, wanted)
+        is_claimed = mirrored is not None or known.claimed_by(source.names)
+        if difference and is_claimed:
+            todo = "" if mirrored else "; get it again, or rename the folder or zip to train on text of your own under its own name"
+            raise errors.CorpusError(f"{difference}{seen.advice(store, known)}{todo}")
+        if not difference and (is_claimed or wanted):
+            return known
+    return None
 
 
 def _own_name(name: str) -> str:
@@ -170,43 +192,60 @@ def _shown(address: str) -> str:
 def _publish_sample(store: storage.Store, why: str) -> Corpus:
     source = f"the standard library of Python {platform.python_version()}"
     with store.staging() as workspace:
-        texts = _canonicalise(sample.sample_source(), workspace)
-        output = _publish_texts(store, workspace, texts, {"name": sample.NAME, "source": source})
+        output = _publish_texts(store, _Read.of(sample.sample_source(), workspace), {"name": sample.NAME, "source": source})
     note = f"the built-in sample, documentation from {source}, {why}; it shows the pipeline at work, for a useful encoder give CORPUS=path"
     return Corpus(sample.NAME, source, note, output)
 
 
-def _canonicalise(source: sources.Source, workspace: Path) -> dict[str, canonical.SplitText]:
-    (workspace / "text").mkdir()
-    return {split: canonical.canonicalise(parts, _text_file(workspace, split)) for split, parts in source.parts.items()}
+@dataclass(frozen=True)
+class _Read:
+    """A corpus as canonical files in a local folder, and what was met when it was read."""
+
+    folder: Path
+    form: str
+    texts: Mapping[str, canonical.SplitText]
+    counts: Mapping[str, Counts]
+
+    @classmethod
+    def of(cls, source: sources.Source, workspace: Path) -> "_Read":
+        folder = workspace / "text"
+        folder.mkdir()
+        found = {split: canonical.canonicalise(parts, folder / f"{split}.tokens", source.form) for split, parts in source.parts.items()}
+        texts, counts = ({split: pair[number] for split, pair in found.items()} for number in (0, 1))
+        return cls(folder, source.form, texts, counts)  # type: ignore[arg-type]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {split: text.sha256 for split, text in self.texts.items()}
+
+    def file(self, split: str) -> Path:
+        return self.folder / f"{split}.tokens"
 
 
-def _text_file(workspace: Path, split: str) -> Path:
-    return workspace / "text" / f"{split}.tokens"
-
-
-def _recipe(digests: Mapping[str, str], *, held_out: bool) -> storage.Recipe:
-    """What a corpus is made of: the text as it came, and whether valid was taken out of train."""
-    settings = {"valid_one_in": canonical.VALID_ONE_IN} if held_out else {}
+def _recipe(digests: Mapping[str, str], form: str, *, is_held_out: bool) -> storage.Recipe:
+    """What a corpus is made of: the text as it came, its form, and whether valid was taken out of train."""
+    settings: dict[str, Any] = {} if form == documents.WIKITEXT else {"form": form}
+    if is_held_out:
+        settings |= {"valid_one_in": held_out.VALID_ONE_IN, "held_out": held_out.DOCUMENT}
     return storage.Recipe(STAGE, FORMAT, settings, digests)
 
 
-def _publish_texts(
-    store: storage.Store, workspace: Path, texts: Mapping[str, canonical.SplitText], recorded: Mapping[str, str]
-) -> storage.Output:
+def _publish_texts(store: storage.Store, read: _Read, recorded: Mapping[str, str]) -> storage.Output:
     """Publish canonical files under the key of what they hold; without a valid split, hold one out first."""
-    held_out = "valid" not in texts
-    recipe = _recipe({split: text.sha256 for split, text in texts.items()}, held_out=held_out)
+    is_held_out = "valid" not in read.texts
 
     def build(folder: Path) -> dict[str, Any]:
-        found = dict(texts)
-        if held_out:
+        found, by = dict(read.texts), {}
+        if is_held_out:
             try:
-                found["train"], found["valid"] = canonical.hold_out(_text_file(workspace, "train"), _text_file(workspace, "valid"))
+                found["train"], found["valid"], what = held_out.hold_out(read.file("train"), read.file("valid"), read.form)
             except errors.CorpusError as error:
                 raise errors.CorpusError(f"{recorded['source']}: {error}") from None
+            by = {"held_out_by": what}
         for split in found:
-            _text_file(workspace, split).replace(folder / f"{split}.tokens")
-        return {**{split: text.as_dict() for split, text in found.items()}, "valid_held_out": held_out}
+            read.file(split).replace(folder / f"{split}.tokens")
+        facts = {split: text.as_dict() for split, text in found.items()}
+        counts = {split: counted.as_dict() for split, counted in read.counts.items()}
+        return {**facts, "form": read.form, "valid_held_out": is_held_out, **by, "read": counts}
 
-    return store.make(recipe, build, recorded=recorded)
+    return store.make(_recipe(read.digests, read.form, is_held_out=is_held_out), build, recorded=recorded)

@@ -34,6 +34,11 @@ _BLANK = re.compile(rb"\n[ \t]*\n")
 _HEADING = re.compile(r"= .* =")
 
 
+def is_title(line: bytes) -> bool:
+    """Whether a line is the title of an article in WikiText's form."""
+    return _TITLE.fullmatch(line.rstrip(b"\r\n")) is not None
+
+
 def wanted_text(text: TextSettings) -> str:
     """What a text has to look like, for a message."""
     if text.documents == "paragraph":
@@ -78,13 +83,29 @@ class DocumentReader:
 
     def _last_boundary(self, text: bytes) -> int:
         """Where the last document of a text that goes on begins; 0 where all of it may be one document."""
+        end = text.rfind(b"\n") + 1  # what follows is no whole line: it may only look like a title
         if self.documents == "paragraph":
-            return text.rfind(b"\n") + 1
-        boundaries = _TITLE.finditer(text) if self.form == WIKITEXT else _BLANK.finditer(text)
+            return end
         last = 0
-        for found in boundaries:
-            last = found.start() if self.form == WIKITEXT else found.end()
-        return last or (text.rfind(b"\n") + 1 if len(text) > LONGEST_DOCUMENT else 0)
+        for last in self._boundaries(text[:end]):  # noqa: B007 the last one is wanted
+            pass
+        return last or (end if len(text) > LONGEST_DOCUMENT else 0)
+
+    def _boundaries(self, text: bytes) -> Iterator[int]:
+        """Where documents begin: at a title, or after a blank line."""
+        if self.form == WIKITEXT:
+            return (found.start() for found in _TITLE.finditer(text))
+        return (found.end() for found in _BLANK.finditer(text))
+
+    def articles(self, block: bytes) -> Iterator[bytes]:
+        """The bytes of each document of a block, one after another; together they are the block."""
+        start = 0
+        for end in self._boundaries(block):
+            if end > start:
+                yield block[start:end]
+            start = end
+        if start < len(block):
+            yield block[start:]
 
     def find(self, block: bytes) -> pa.Array:
         """The documents (large_string) of a block.
@@ -95,9 +116,7 @@ class DocumentReader:
         if self.documents == "paragraph":
             lines = pc.split_pattern(pa.array([block], pa.large_binary()).cast(pa.large_string()), "\n").flatten()
             return pc.utf8_trim_whitespace(lines.filter(pc.match_substring(lines, SENTENCE_END)))
-        starts = [found.start() for found in _TITLE.finditer(block)] if self.form == WIKITEXT else [m.end() for m in _BLANK.finditer(block)]
-        articles = (block[start:end].decode() for start, end in zip([0, *starts], [*starts, len(block)], strict=True))
-        texts = (self._paragraphs(article) for article in articles)
+        texts = (self._paragraphs(article.decode()) for article in self.articles(block))
         return pa.array([text for text in texts if text], pa.large_string())
 
     def _paragraphs(self, article: str) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
@@ -19,8 +19,9 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from ..settings import CorpusSettings
 from ..storage import digest
-from . import sources
+from . import sources, web
 from .download import ask_about, without_credentials
 
 SETTLED_SECONDS = 2.0  # what changed less long ago may change again under the same time, which some keep in steps of 2 s
@@ -50,29 +51,29 @@ class _Untrusted(Exception):  # noqa: N818 no error: what is said does not suffi
     """Why there is no fingerprint."""
 
 
-def take(address: str) -> Fingerprint | None:
+def take(address: str, settings: CorpusSettings = sources.DEFAULT) -> Fingerprint | None:
     """Ask what can be known of a corpus's files without reading them.
 
-    Take it before reading: what changes meanwhile is then seen the next time.
+    The settings by which they are read count too. Take it before reading: what changes meanwhile is then seen the next time.
 
     :returns: None where a file is missing, too new, or nobody says when it changed; what is wrong there, the read will say.
     """
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        facts = _of_web(address) if address.startswith(("http://", "https://")) else _of_files(address)
+        facts = _of_web(address) if web.is_address(address) else _of_files(address, settings)
     except Exception as error:  # fsspec's file systems raise what they like
         reason = str(error) if isinstance(error, _Untrusted) else type(error).__name__  # other messages may hold credentials
         logger.debug("%s: no fingerprint (%s)", without_credentials(address), reason)
         return None
-    return Fingerprint(digest(json.dumps(facts, sort_keys=True, default=str).encode()), taken)
+    return Fingerprint(digest(json.dumps([facts, settings.as_dict()], sort_keys=True, default=str).encode()), taken)
 
 
-def _of_files(address: str) -> Facts:
+def _of_files(address: str, settings: CorpusSettings) -> Facts:
     if "::" in address:
         raise _Untrusted("what stands in an archive has the time that its maker gave it")
     fs, path = fsspec.url_to_fs(address)
-    fs.invalidate_cache(path)  # a listing from before would hide a change
-    files = sources.folder_files(fs, path, address) if fs.isdir(path) else {"zip": [fs.info(path)]}
+    fs.invalidate_cache()  # a listing from before would hide a change
+    files = sources.list_files(fs, path, address, settings)
     told = _told_by_disk if isinstance(fs, LocalFileSystem) else _told_by_store
     return {split: [told(fs, info) for info in infos] for split, infos in files.items()}
 
@@ -112,31 +113,23 @@ def _refuse_unsettled(changed: float, now: float, name: str) -> None:
 
 
 def _of_web(address: str) -> Facts:
-    """What HEAD answers for a zip, or for the files below a base address that reading would take."""
+    """What HEAD answers for a file, or for the files below a base address that reading would take."""
     deadline = time.monotonic() + ANSWER_SECONDS
 
     def told(url: str) -> Facts | None:
         """None where there is no such file."""
         status, headers = ask_about(url, seconds=deadline - time.monotonic())
-        if status in sources.NO_SUCH_FILE:
+        if status in web.NO_SUCH_FILE:
             return None
         if status != 200:
             raise _Untrusted(f"HEAD was answered {status}")
         return _told_by_server(headers)
 
     parts = urllib.parse.urlsplit(address)
-    facts = {"zip": told(address)} if sources.is_zip(parts) else _below(parts, told)
+    facts = {"file": told(address)} if web.is_one_file(parts) else web.take_below(lambda name, _: told(web.url_below(parts, name)))
     if not any(facts.values()):
         raise _Untrusted("nothing there")
     return facts
-
-
-def _below(parts: urllib.parse.SplitResult, told: Callable[[str], Facts | None]) -> Facts:
-    """Of the first layout that has a train split, as reading takes it; a split that is absent is said to be so."""
-    for layout in sources.LAYOUTS:
-        if train := told(sources.url_below(parts, layout["train"])):
-            return {layout["train"]: train} | {layout[split]: told(sources.url_below(parts, layout[split])) for split in sources.SPLITS[1:]}
-    return {}
 
 
 def _told_by_server(headers: Message) -> Facts:

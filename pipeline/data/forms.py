@@ -1,27 +1,26 @@
-"""Files of a corpus -> chunks of text: plain text, Parquet, and either inside a zip.
+"""Files of a corpus -> their bytes, whatever they are packed in.
 
-In: open files and archives. Out: functions that give a file's text in chunks. The decision that matters: every way in
-which a file can be unreadable ends as one `CorpusError` that names it, and unpacked bytes are counted as they come.
+In: open files and archives. Out: blocks of unpacked bytes. The decision that matters: every way in which a file can be
+unreadable ends as one `CorpusError` that names it, and unpacked bytes are counted as they come.
 """
 
+import gzip
 import lzma
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..errors import CorpusError
 
-TEXT_COLUMN = "text"
 _BLOCK = 1 << 20  # bytes
-_ROWS = 4096  # rows of Parquet held at a time
-_UNREADABLE_ZIP = (
+_UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -32,9 +31,13 @@ _UNREADABLE_ZIP = (
     RuntimeError,
     ValueError,
 )
+_UNPACK: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": gzip.open,  # type: ignore[dict-item]
+    ".xz": lzma.open,  # type: ignore[dict-item]
+    ".zst": lambda file: pa.CompressedInputStream(file, "zstd"),
+}
 
 Opener = Callable[[], BinaryIO]
-Chunks = Callable[[], Iterator[bytes]]
 
 
 @dataclass
@@ -51,39 +54,50 @@ class Budget:
             raise CorpusError(f"{label}: unpacks to more than {self.limit} bytes; unpack it yourself and give the folder")
 
 
-def text_chunks(opened: Opener, label: str) -> Chunks:
-    """The bytes of a file as they are."""
+@dataclass(frozen=True)
+class File:
+    """A file of a corpus.
 
-    def chunks() -> Iterator[bytes]:
+    :param form: `text`, `json_lines` or `parquet`. :param packing: `.gz`, `.zst`, `.xz` or empty.
+    :param opened: opens its bytes as they lie. :param in_zip: it is a member of a zip.
+    :param spool: a path of its own, where it may be unpacked to.
+    """
+
+    label: str
+    form: str
+    packing: str
+    opened: Opener
+    in_zip: bool
+    spool: Path
+
+    def blocks(self, budget: Budget) -> Iterator[bytes]:
+        """Its bytes, unpacked.
+
+        :raises CorpusError: it cannot be read, is damaged, or unpacks to more than the budget.
+        """
+        packed = self.in_zip or bool(self.packing)
+        unreadable = _UNREADABLE if packed else (OSError,)
         try:
-            with opened() as file:
+            with ExitStack() as stack:
+                file = stack.enter_context(self.opened())
+                if self.packing:
+                    file = stack.enter_context(_UNPACK[self.packing](file))
                 while block := file.read(_BLOCK):
+                    if packed:
+                        budget.spend(len(block), self.label)
                     yield block
-        except OSError as error:
-            raise CorpusError(f"{label}: cannot be read ({error})") from error
+        except unreadable as error:
+            what = "damaged, or packed in a way that cannot be unpacked" if packed else "cannot be read"
+            raise CorpusError(f"{self.label}: {what} ({error}){'; get it again' if packed else ''}") from error
 
-    return chunks
-
-
-def parquet_chunks(opened: Opener, label: str, budget: Budget) -> Chunks:
-    """Rows as lines of WikiText's form: ` line `, a blank one ` `; rows may have lost their spaces and line ends."""
-
-    def chunks() -> Iterator[bytes]:
-        try:
-            with opened() as opened_file:
-                file = pq.ParquetFile(opened_file)
-                names = file.schema_arrow.names
-                if TEXT_COLUMN not in names or file.schema_arrow.field(TEXT_COLUMN).type not in (pa.string(), pa.large_string()):
-                    raise CorpusError(f"{label}: its columns are {', '.join(names)}; wanted a column `{TEXT_COLUMN}` of strings")
-                for batch in file.iter_batches(batch_size=_ROWS, columns=[TEXT_COLUMN]):
-                    budget.spend(batch.nbytes, label)
-                    rows = ((row or "").strip(" \r\n") for row in batch.column(0).to_pylist())
-                    lines = (line.strip(" \r") for row in rows for line in row.split("\n"))
-                    yield "".join(f" {line} \n" if line else " \n" for line in lines).encode()
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise CorpusError(f"{label}: not readable as Parquet ({error}); get or write it again") from error
-
-    return chunks
+    def seekable(self, budget: Budget) -> BinaryIO:
+        """Opened for reading from its end, as Parquet is, which inside what is packed would mean unpacking it again and again."""
+        if not (self.in_zip or self.packing):
+            return self.opened()
+        if not self.spool.exists():
+            with self.spool.open("wb") as file:
+                file.writelines(self.blocks(budget))
+        return self.spool.open("rb")
 
 
 def open_zip(file: BinaryIO, label: str, wanted: str) -> zipfile.ZipFile:
@@ -94,33 +108,13 @@ def open_zip(file: BinaryIO, label: str, wanted: str) -> zipfile.ZipFile:
             if not member.flag_bits & 1:
                 archive.open(member).close()  # compares its name with the one beside its data: a flipped byte would hide a split
         return archive
-    except _UNREADABLE_ZIP as error:
+    except _UNREADABLE as error:
         raise CorpusError(f"{label}: not a readable zip ({error}); wanted {wanted}") from error
 
 
-def member_chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, budget: Budget, spool: Path) -> Chunks:
-    """The text of a zip's member, which may be Parquet.
-
-    :param spool: where Parquet is unpacked to: it is read from its end, which inside a zip means unpacking it again and again.
-    :raises CorpusError: encrypted, or larger than the budget by what the archive's directory says of it.
-    """
+def member_opener(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, budget: Budget) -> Opener:
+    """:raises CorpusError: encrypted, or larger than the budget by what the archive's directory says of it."""
     if member.flag_bits & 1:
         raise CorpusError(f"{label} is encrypted; unpack it and give the folder")
     Budget(budget.limit).spend(member.file_size, label)  # what the directory says; what comes is counted as well
-
-    def chunks() -> Iterator[bytes]:
-        try:
-            with archive.open(member) as file:
-                while block := file.read(_BLOCK):
-                    budget.spend(len(block), label)
-                    yield block
-        except _UNREADABLE_ZIP as error:
-            raise CorpusError(f"{label}: damaged, or packed in a way that cannot be unpacked ({error}); get it again") from error
-
-    def unpack() -> BinaryIO:
-        with spool.open("wb") as file:
-            for chunk in chunks():
-                file.write(chunk)
-        return spool.open("rb")
-
-    return parquet_chunks(unpack, label, Budget(budget.limit)) if member.filename.endswith(".parquet") else chunks
+    return lambda: archive.open(member)  # type: ignore[return-value]

@@ -49,7 +49,7 @@ def sample_source() -> Source:
     parts = {}
     for split, lines in splits.items():
         text = "".join(f" {line} \n" if line else " \n" for line in lines).encode()
-        parts[split] = [Part(f"built-in sample, {split}", lambda text=text: iter([text]))]  # type: ignore[misc]
+        parts[split] = [Part(f"built-in sample, {split}", lambda _, text=text: iter([text]))]  # type: ignore[misc]
     return Source([NAME], parts)
 
 

@@ -1,46 +1,48 @@
-"""An address -> the parts of each split, whatever form the corpus has.
+"""An address -> the parts of each split, whatever kind of corpus lies there.
 
-In: a folder or a zip, local, on any fsspec store or over HTTP, with text files or Parquet. Out: `Source`, whose parts
-give the text in chunks. The decision that matters: names inside an archive or a folder are only compared with the
-names that we look for, never used as paths, so that no archive writes where it likes.
+In: a file, a folder, a glob or a zip, local, on any fsspec store or over HTTP. Out: `Source`, whose parts give the text
+in blocks, and the form of its canonical text. The decision that matters: the form is the train split's, told by the
+names of its files and, of text, by its first line, so that one kind of corpus is read in one way.
 """
 
-import fnmatch
+import glob
+import itertools
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from ..errors import CorpusError
+from ..settings import CorpusSettings
+from . import documents, layout, records, web
 from .canonical import Part
-from .download import FetchError, fetch_file, without_credentials
-from .forms import Budget, member_chunks, open_zip, parquet_chunks, text_chunks
+from .counts import Counts
+from .decoding import decode
+from .download import without_credentials
+from .forms import Budget, File, Opener, member_opener, open_zip
+from .layout import AUTO, JSON_LINES, PARQUET, FileName, base_name, wanted
 
-MAX_BYTES = 16 << 30  # downloaded, and unpacked from an archive or Parquet
-SPLITS = ("train", "valid", "test")
-LAYOUTS: tuple[Mapping[str, str], ...] = (
-    {"train": "wiki.train.tokens", "valid": "wiki.valid.tokens", "test": "wiki.test.tokens"},
-    {"train": "train.txt", "valid": "valid.txt", "test": "test.txt"},
-    {"train": "train-*.parquet", "valid": "validation-*.parquet", "test": "test-*.parquet"},
-)
-_ONE_OF_ONE = "00000-of-00001"  # a web server lists nothing, so of Parquet sets only whole ones can be asked for
-NO_SUCH_FILE = (404, 410)
-_REFUSED = (403, *NO_SUCH_FILE)  # object stores answer 403 for what is not there
+MAX_BYTES = 16 << 30  # downloaded, and unpacked from what is packed
+DEFAULT = CorpusSettings()
+ZIP = "zip"
 _LONGEST_NAME = 60
+_LONGEST_TITLE = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus as found: the names that it goes by (its address's, its folders') and the parts of each split."""
+    """A corpus as found: the names that it goes by (its address's, its folders'), the parts of each split, their form."""
 
     names: Sequence[str]
     parts: Mapping[str, list[Part]]
+    form: str = documents.WIKITEXT
 
 
 def safe_name(text: str) -> str:
@@ -49,13 +51,13 @@ def safe_name(text: str) -> str:
 
 
 def address_name(address: str) -> str:
-    """The last part of an address, without `.zip`, as a safe name."""
-    last = _base(without_credentials(address))
-    return safe_name(urllib.parse.unquote(re.sub(r"\.zip$", "", last, flags=re.IGNORECASE)))
+    """The last part of an address, without what tells its form, as a safe name."""
+    last = urllib.parse.unquote(base_name(without_credentials(address)))
+    return safe_name(re.sub(r"\.zip$", "", FileName.of(last).stem if layout.is_file(last) else last, flags=re.IGNORECASE))
 
 
 @contextmanager
-def open_source(address: str, workspace: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[Source]:
+def open_source(address: str, workspace: Path, settings: CorpusSettings = DEFAULT, *, max_bytes: int = MAX_BYTES) -> Iterator[Source]:
     """Find a corpus's splits; its parts can be read until the context ends.
 
     :param workspace: an empty local folder for what has to be downloaded or unpacked.
@@ -64,149 +66,134 @@ def open_source(address: str, workspace: Path, *, max_bytes: int = MAX_BYTES) ->
     """
     label = without_credentials(address)
     local, name = address, ""
-    if address.startswith(("http://", "https://")):
-        local, name = str(_download(address, workspace, max_bytes)), address_name(address)
+    if web.is_address(address):
+        local, name = str(web.download(address, workspace, max_bytes)), address_name(address)
     with ExitStack() as stack:
-        yield _find(local, label, name, workspace, Budget(max_bytes), stack)
+        yield _Finder(label, workspace, settings, Budget(max_bytes), stack).find(local, name)
 
 
-def _find(address: str, label: str, name: str, workspace: Path, budget: Budget, stack: ExitStack) -> Source:
-    try:
-        fs, path = fsspec.url_to_fs(address)
-        name = name or address_name(path)  # the whole path, so that `.` has a name too
-        if fs.isdir(path):
-            return _read_folder(fs, path, label, name, budget)
-        file = stack.enter_context(fs.open(path, "rb"))
-    except FileNotFoundError:
-        raise CorpusError(f"{label}: nothing there; wanted {_wanted()}") from None
-    except CorpusError:
-        raise
-    except Exception as error:  # fsspec's file systems raise what they like
-        raise CorpusError(f"{label}: cannot be read ({error}); wanted {_wanted()}") from error
-    return _read_zip(file, label, name, workspace, budget, stack)
+def is_glob(fs: Any, path: str) -> bool:
+    """Whether a path is a pattern; one that is there as it stands is none, whatever its characters."""
+    return glob.has_magic(path) and not fs.exists(path)
 
 
-def _wanted() -> str:
-    names = ", ".join(layout["train"] for layout in LAYOUTS[:-1])
-    return f"a folder or a .zip with {names} or {LAYOUTS[-1]['train']}, and valid and test beside it where there are any"
+def _fixed_part(pattern: str) -> str:
+    """What stands before the first part with a wildcard."""
+    return "/".join(itertools.takewhile(lambda part: not glob.has_magic(part), pattern.split("/")))
 
 
-def is_zip(parts: urllib.parse.SplitResult) -> bool:
-    """Whether a web address is a zip's; else files are asked for below it."""
-    return parts.path.lower().endswith(".zip")
+def list_files(fs: Any, path: str, label: str, settings: CorpusSettings) -> dict[str, list[Mapping[str, Any]]]:
+    """The files that make up each split, as fsspec lists them; of a zip, which has to be opened to know, itself under `ZIP`.
+
+    :raises FileNotFoundError: nothing there. :raises CorpusError: a split has two forms, or there is no train.
+    """
+    if is_pattern := is_glob(fs, path):
+        found = list(fs.glob(path, detail=True).values())
+        if not found:
+            raise FileNotFoundError(path)
+    elif fs.isdir(path):
+        found = fs.ls(path, detail=True)
+    else:
+        is_zip = path.lower().endswith(".zip") or (settings.form == AUTO and not layout.is_file(path))
+        return {ZIP if is_zip else "train": [fs.info(path)]}
+    infos = {info["name"]: info for info in found if info["type"] != "directory"}
+    chosen = layout.choose(list(infos), label, settings.form, named=is_pattern)
+    return {split: [infos[name] for name in names] for split, names in chosen.items()}
 
 
-def url_below(parts: urllib.parse.SplitResult, pattern: str) -> str:
-    """The address of the file of a layout that a web server is asked for."""
-    return urllib.parse.urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{pattern.replace('*', _ONE_OF_ONE)}"))
+@dataclass(frozen=True)
+class _Finder:
+    """Reads one address; `label` is what messages call it."""
 
+    label: str
+    workspace: Path
+    settings: CorpusSettings
+    budget: Budget
+    stack: ExitStack
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-def _download(address: str, workspace: Path, max_bytes: int) -> Path:
-    """Fetch a zip, or from below a base address a train split in the first form that is there, and its companions."""
-    try:
-        parts = urllib.parse.urlsplit(address)
-    except ValueError as error:
-        raise FetchError(f"{without_credentials(address)}: not an address ({error})") from error
-    if is_zip(parts):
-        return _download_file(address, workspace / "corpus.zip", max_bytes)
-    folder = workspace / "corpus"
-    folder.mkdir()
-
-    def fetch(pattern: str, may_be_absent: Sequence[int]) -> int | None:
-        """None, or the status of an answer that is taken for: not there."""
-        name = pattern.replace("*", _ONE_OF_ONE)
+    def find(self, address: str, name: str) -> Source:
         try:
-            _download_file(url_below(parts, pattern), folder / name, max_bytes - sum(path.stat().st_size for path in folder.iterdir()))
-        except FetchError as error:
-            (folder / name).unlink(missing_ok=True)
-            if error.status not in may_be_absent:
-                raise
-            return error.status
-        return None
+            fs, path = fsspec.url_to_fs(address)
+            is_pattern = is_glob(fs, path)
+            name = name or address_name(_fixed_part(path) if is_pattern else path)  # the whole path, so that `.` has a name too
+            found = list_files(fs, path, self.label, self.settings)
+            zipped = self.stack.enter_context(fs.open(found[ZIP][0]["name"], "rb")) if ZIP in found else None
+        except FileNotFoundError:
+            raise CorpusError(f"{self.label}: nothing there; wanted {wanted()}") from None
+        except CorpusError:
+            raise
+        except Exception as error:  # fsspec's file systems raise what they like
+            raise CorpusError(f"{self.label}: cannot be read ({error}); wanted {wanted()}") from error
+        if zipped is not None:
+            return self._read_zip(zipped, name)
+        files = {}
+        for split, infos in found.items():
+            files[split] = [
+                self._file(info["name"], self._shown(fs, path, info["name"], is_pattern), partial(fs.open, info["name"], "rb"))
+                for info in infos
+            ]
+        return self._source([name], files)
 
-    answers = []
-    for layout in LAYOUTS:
-        status = fetch(layout["train"], _REFUSED)
-        if status is None:
-            for split in SPLITS[1:]:
-                fetch(layout[split], NO_SUCH_FILE)  # a refusal here would quietly make it another corpus
-            return folder
-        answers.append(f"{status} for {layout['train'].replace('*', _ONE_OF_ONE)}")
-    raise FetchError(f"{without_credentials(address)}: no train split there; it answered {', '.join(answers)}")
+    def _shown(self, fs: Any, path: str, found: str, is_pattern: bool) -> str:
+        """What to call a file, where the user has it: the address, or what lies below it."""
+        if is_pattern:
+            return found if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(found))
+        return self.label if found.rstrip("/") == path.rstrip("/") else f"{self.label.rstrip('/')}/{base_name(found)}"
 
+    def _file(self, path: str, label: str, opened: Opener, *, in_zip: bool = False) -> File:
+        name = FileName.of(path)
+        spool = self.workspace / f"unpacked-{next(self._numbers)}"
+        return File(label, name.form_as(self.settings.form), name.packing, opened, in_zip, spool)
 
-def _download_file(url: str, target: Path, max_bytes: int) -> Path:
-    try:
-        fetch_file(url, target, max_bytes=max_bytes)
-    except FetchError as error:
-        raise FetchError(f"{without_credentials(url)}: {error}", error.status) from error
-    return target
+    def _read_zip(self, file: BinaryIO, name: str) -> Source:
+        archive = self.stack.enter_context(open_zip(file, self.label, wanted()))
+        members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
+        every = [member.filename for member in archive.infolist() if not member.is_dir()]
+        files: dict[str, list[File]] = {}
+        folders: set[str] = set()
+        for split, paths in layout.choose(every, self.label, self.settings.form).items():
+            files[split] = []
+            for path in paths:
+                shown = f"{self.label}: {path}"
+                files[split].append(self._file(path, shown, member_opener(archive, members[path], shown, self.budget), in_zip=True))
+                folders.update(safe_name(folder) for folder in re.split(r"[/\\]", path)[:-1])
+        return self._source([name, *sorted(folders)], files)
 
+    def _source(self, names: Sequence[str], files: Mapping[str, list[File]]) -> Source:
+        form = self._form(files["train"])
+        return Source(names, {split: [self._part(file, form) for file in found] for split, found in files.items()}, form)
 
-def _match(entries: Mapping[str, Sequence[str]], label: str) -> dict[str, list[str]]:
-    """The base names that make up each split.
+    def _form(self, train: Sequence[File]) -> str:
+        """WikiText's where the settings say so or the first line of text is an article's title, else documents."""
+        if self.settings.form != AUTO:
+            return documents.WIKITEXT if self.settings.form == layout.WIKITEXT else documents.TEXT
+        for file in train:
+            if file.form != JSON_LINES and (is_wikitext := self._begins_with_title(file)) is not None:
+                return documents.WIKITEXT if is_wikitext else documents.TEXT
+        return documents.TEXT
 
-    :param entries: base name -> where it was found.
-    :raises CorpusError: a name stands twice, a split has two forms, or there is no train.
-    """
-    chosen: dict[str, list[str]] = {}
-    for split in SPLITS:
-        forms = [sorted(fnmatch.filter(entries, layout[split])) for layout in LAYOUTS]
-        found = [name for names in forms for name in names]
-        for name in found:
-            if len(entries[name]) > 1:
-                raise CorpusError(f"{label}: {name} stands there {len(entries[name])} times ({', '.join(entries[name])}); leave one")
-        if sum(bool(names) for names in forms) > 1:
-            raise CorpusError(f"{label}: {split} is there in more than one form ({', '.join(found)}); leave one")
-        if found:
-            chosen[split] = found
-    if "train" not in chosen:
-        there = ", ".join(sorted(entries)[:8]) or "nothing"
-        raise CorpusError(f"{label}: no train split there, only {there}; wanted {_wanted()}")
-    return chosen
+    def _begins_with_title(self, file: File) -> bool | None:
+        budget = Budget(self.budget.limit)  # what is read twice counts once
+        if file.form == PARQUET:
+            return records.begins_with_title(records.parquet_rows(file, self.settings, budget))
+        head = b""
+        for block in decode(file.blocks(budget), file.label, Counts()):
+            head = (head + block).lstrip()
+            if b"\n" in head or len(head) > _LONGEST_TITLE:
+                break
+        return documents.is_title(head.partition(b"\n")[0]) if head else None
 
+    def _part(self, file: File, form: str) -> Part:
+        if form == documents.WIKITEXT and file.form == JSON_LINES:
+            raise CorpusError(f"{file.label}: JSON Lines beside a train split in WikiText's form; leave one, or set corpus.form")
 
-def _base(name: str) -> str:
-    return re.split(r"[/\\]", name.rstrip("/"))[-1]
+        def read(counts: Counts) -> Iterator[bytes]:
+            if file.form == JSON_LINES:
+                return records.documents(records.json_rows(file, self.settings, self.budget, counts), counts)
+            if file.form == PARQUET:
+                rows = records.parquet_rows(file, self.settings, self.budget)
+                return records.wikitext_lines(rows, counts) if form == documents.WIKITEXT else records.documents(rows, counts)
+            return decode(file.blocks(self.budget), file.label, counts)
 
-
-def folder_files(fs: Any, path: str, label: str) -> dict[str, list[Mapping[str, Any]]]:
-    """The files that make up each split of a folder, as fsspec lists them.
-
-    :raises CorpusError: a split has two forms, or there is no train.
-    """
-    infos = {_base(info["name"]): info for info in fs.ls(path, detail=True) if info["type"] != "directory"}
-    matched = _match({base: [info["name"]] for base, info in infos.items()}, label)
-    return {split: [infos[base] for base in found] for split, found in matched.items()}
-
-
-def _read_folder(fs: Any, path: str, label: str, name: str, budget: Budget) -> Source:
-    parts: dict[str, list[Part]] = {}
-    for split, infos in folder_files(fs, path, label).items():
-        parts[split] = []
-        for info in infos:
-            base = _base(info["name"])
-            shown = f"{label.rstrip('/')}/{base}"
-            opened = partial(fs.open, info["name"], "rb")
-            chunks = parquet_chunks(opened, shown, budget) if base.endswith(".parquet") else text_chunks(opened, shown)
-            parts[split].append(Part(shown, chunks))
-    return Source([name], parts)
-
-
-def _read_zip(file: BinaryIO, label: str, name: str, workspace: Path, budget: Budget, stack: ExitStack) -> Source:
-    archive = stack.enter_context(open_zip(file, label, _wanted()))
-    members = [member for member in archive.infolist() if not member.is_dir()]
-    entries: dict[str, list[str]] = {}
-    for member in members:
-        entries.setdefault(_base(member.filename), []).append(member.filename)
-    by_base = {_base(member.filename): member for member in members}
-    parts: dict[str, list[Part]] = {}
-    folders: set[str] = set()
-    for split, found in _match(entries, label).items():
-        parts[split] = []
-        for base in found:
-            shown = f"{label}: {by_base[base].filename}"
-            spool = workspace / f"{split}-{len(parts[split])}.parquet"
-            parts[split].append(Part(shown, member_chunks(archive, by_base[base], shown, budget, spool)))
-            folders.update(safe_name(folder) for folder in re.split(r"[/\\]", by_base[base].filename)[:-1])
-    return Source([name, *sorted(folders)], parts)
+        return Part(file.label, read)

@@ -2,6 +2,7 @@
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,7 +39,7 @@ def text_of(corpus: Corpus, split: str) -> bytes:
     return Path(corpus.output.file(f"{split}.tokens")).read_bytes()
 
 
-def fails(store: Store, address: object, message: str, **options: int) -> str:
+def fails(store: Store, address: object, message: str, **options: Any) -> str:
     """The error's message; nothing may be left of the attempt."""
     with pytest.raises(CorpusError, match=message) as caught:
         fetch_corpus(store, str(address), **options)

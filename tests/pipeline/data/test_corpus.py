@@ -5,7 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.data import canonical, wikitext
+from pipeline.data import wikitext
 from pipeline.data.corpus import fetch_corpus
 from pipeline.errors import CorpusError
 from pipeline.storage import MANIFEST, Store, digest
@@ -78,17 +78,9 @@ def test_several_parquet_files_of_a_split_are_one_text_in_order(store, tmp_path)
     write_parquet(tmp_path / "mine" / "train-00000-of-00002.parquet", ["a . b .", "", "one . \n two ."])
     write_parquet(tmp_path / "mine" / "validation-00000-of-00001.parquet", ["e . f ."])
     corpus = fetch_corpus(store, str(tmp_path / "mine"))
-    assert text_of(corpus, "train") == b" a . b . \n \n one . \n two . \n c . d . \n \n"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 20])
-def test_mark_at_the_head_line_ends_and_split_characters(tmp_path, size):
-    text = "\ufeffx . \u00fc\U0001f600\r\ny \ufeff . \r z\u2028.\r\n\r\nlast\r".encode()
-    chunks = [text[start : start + size] for start in range(0, len(text), size)]
-    found = canonical.canonicalise([canonical.Part("x", lambda: iter(chunks))], tmp_path / "x")
-    written = (tmp_path / "x").read_bytes()
-    assert written.decode() == "x . \u00fc\U0001f600\ny \ufeff . \r z\u2028.\n\nlast\r\n"
-    assert found == canonical.SplitText(len(written), 4, 3, digest(written))
+    assert text_of(corpus, "train") == b"a . b .\n\none .\ntwo .\n\nc . d .\n"
+    write_parquet(tmp_path / "mine" / "train-00000-of-00002.parquet", [" = T = ", "", "one . \n two ."])
+    assert text_of(fetch_corpus(store, str(tmp_path / "mine")), "train") == b" = T = \n \n one . \n two . \n c . d . \n \n"
 
 
 def test_crlf_and_a_mark_change_nothing(store, tmp_path):
@@ -97,17 +89,20 @@ def test_crlf_and_a_mark_change_nothing(store, tmp_path):
     assert fetch_corpus(store, str(write_folder(tmp_path / "b", texts))).output.key == plain.output.key
 
 
-def test_without_valid_one_paragraph_in_ten_is_held_out(store, tmp_path):
-    lines = [f" paragraph {number} . of many . " for number in range(2000)] + [" twice . over . "] * 2
-    text = "\n \n".join(lines) + "\n"
-    corpus = fetch_corpus(store, str(write_folder(tmp_path / "mine", {"train.txt": text})))
-    train, valid = (text_of(corpus, split).decode().splitlines() for split in ("train", "valid"))
-    assert 150 < len(valid) < 250
-    assert sorted([line for line in train if line.strip()] + valid) == sorted(lines)
-    assert not set(train) & set(valid)
-    assert corpus.output.facts["valid_held_out"] is True
+@pytest.mark.parametrize(("between", "by"), [("\n\n", "document"), ("\n", "paragraph")])
+def test_without_valid_one_in_ten_is_held_out(store, tmp_path, between, by):
+    """Documents are parted by blank lines; a text without any is one document, so its paragraphs are held out."""
+    lines = [f"paragraph {number} . of many ." for number in range(2000)] + ["twice . over ."] * 2
+    corpus = fetch_corpus(store, str(write_folder(tmp_path / "mine", {"train.txt": f" {between.join(lines)}\n"})))
+    train, valid = (text_of(corpus, split).decode() for split in ("train", "valid"))
+    kept, held = ([line for line in text.splitlines() if line] for text in (train, valid))
+    assert 150 < len(held) < 250
+    assert sorted(kept + held) == sorted(lines)
+    assert not set(kept) & set(held)
+    assert (train, valid) == (between.join(kept) + "\n", between.join(held) + "\n")
+    assert (corpus.output.facts["valid_held_out"], corpus.output.facts["held_out_by"]) == (True, by)
     assert corpus.output.facts["valid"]["sha256"] == digest(text_of(corpus, "valid"))
-    assert "held out" in corpus.note
+    assert f"one {by} in 10 of train is held out" in corpus.note
     names = {path.name for path in Path(corpus.output.address).iterdir()}
     assert names == {"train.tokens", "valid.tokens", MANIFEST}
 
@@ -133,7 +128,7 @@ def test_names_are_safe_and_links_are_followed(store, tmp_path, monkeypatch):
 
 def test_what_is_called_wikitext_must_be_it(store, tmp_path):
     texts = {"train.txt": TRAIN, "valid.txt": VALID, "test.txt": TEST}
-    wanted = rf"train.txt: sha256 {digest(TRAIN.encode())}, wanted WikiText-2's {wikitext.DIGESTS['train']}.*rename"
+    wanted = rf"train.txt: sha256 {digest(TRAIN.encode())}, wanted WikiText-2's {wikitext.WIKITEXT2.digests['train']}.*rename"
     fails(store, write_folder(tmp_path / "WikiText_2", texts), wanted)
     fails(store, write_zip(tmp_path / "wikitext-2-v1.zip", texts), wanted)
     fails(store, write_zip(tmp_path / "mine.zip", {f"wikitext-2/{name}": text for name, text in texts.items()}), wanted)

@@ -7,25 +7,36 @@ from pathlib import Path
 import pytest
 
 from pipeline.data import documents
+from pipeline.data.documents import TEXT, WIKITEXT, DocumentReader
+
+PARAGRAPHS = [f"sentence {number} \u2013 ö . another {number * number}" for number in range(50)]
+ARTICLES = {
+    WIKITEXT: "".join(f" = T {n} = \n \n = = Part = = \n \n one {n} . \n \n 1 = 1 \n two {n} . \n \n" for n in range(30)),
+    TEXT: "\n\n".join(f"= T {n} =\none {n} .\n= = Part = =\n1 = 1\ntwo {n} ." for n in range(30)) + "\n",
+}
+FOUND = {WIKITEXT: "one {} .\n1 = 1\ntwo {} .", TEXT: "one {} .\n= = Part = =\n1 = 1\ntwo {} ."}
+
+
+def find_all(reader: DocumentReader) -> list[str]:
+    return [text for data in reader.blocks() for text in reader.find(data).to_pylist()]
 
 
 def test_white_space_is_cut_off_as_python_does() -> None:
     points = [chr(c) for c in range(sys.maxunicode + 1) if not 0xD800 <= c <= 0xDFFF and chr(c) != "\n"]
     lines = [f"{c} x . y {c}" for c in points] + ["no document", "", " . ", "ends . "]
-    found = documents.find_documents("\n".join(lines).encode()).to_pylist()
+    found = DocumentReader("", "paragraph").find("\n".join(lines).encode()).to_pylist()
     assert found == [line.strip() for line in lines if " . " in line]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
 def test_blocks_of_any_size_hold_the_same_documents(block: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"sentence {number} \u2013 ö . another {number * number}" for number in range(50)]
     path = tmp_path / "text"
-    path.write_bytes(("\n \n".join(lines) + end).encode())
+    path.write_bytes(("\n \n".join(PARAGRAPHS) + end).encode())
     monkeypatch.setattr(documents, "_BLOCK", block)
-    found = [text for data in documents.read_blocks(str(path)) for text in documents.find_documents(data).to_pylist()]
-    assert found == lines
-    spilled = documents.spill_buckets(str(path), 5, tmp_path)
+    reader = DocumentReader(str(path), "paragraph")
+    assert find_all(reader) == PARAGRAPHS
+    spilled = documents.spill_buckets(reader, 5, tmp_path)
     buckets = [documents.read_bucket(bucket).to_pylist() for bucket in spilled]
     assert list(spilled.values()) == [len(bucket) for bucket in buckets]
     for number, bucket in enumerate(buckets):
@@ -33,4 +44,36 @@ def test_blocks_of_any_size_hold_the_same_documents(block: int, end: str, tmp_pa
         for row in bucket:
             assert row["digest"] == hashlib.sha256(row["text"].encode()).digest()[:16]
             assert int.from_bytes(row["digest"][:8], "little") % 5 == number
-    assert sorted(row["text"] for bucket in buckets for row in bucket) == sorted(lines)
+    assert sorted(row["text"] for bucket in buckets for row in bucket) == sorted(PARAGRAPHS)
+
+
+@pytest.mark.parametrize("form", ARTICLES)
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
+def test_articles_of_each_form(form: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text"
+    path.write_text(ARTICLES[form], "utf-8")
+    monkeypatch.setattr(documents, "_BLOCK", block)
+    reader = DocumentReader(str(path), "article", form)
+    assert find_all(reader) == [FOUND[form].format(n, n) for n in range(30)]
+    pieces = [piece for data in reader.blocks() for piece in reader.articles(data)]
+    assert b"".join(pieces) == path.read_bytes()
+    assert len(pieces) == 30
+
+
+def test_a_line_that_begins_as_a_title_does_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text"
+    path.write_text(" = T = \n one . \n = a = 1 and b \n two . \n", "utf-8")
+    for block in range(1, 30):
+        monkeypatch.setattr(documents, "_BLOCK", block)
+        assert find_all(DocumentReader(str(path), "article")) == ["one .\n= a = 1 and b\ntwo ."]
+
+
+def test_a_document_that_is_too_long_is_taken_for_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 1000)
+    monkeypatch.setattr(documents, "_BLOCK", 100)
+    path = tmp_path / "text"
+    path.write_text("".join(f"line {number} .\n" for number in range(1000)), "utf-8")
+    found = find_all(DocumentReader(str(path), "article", TEXT))
+    assert len(found) > 5
+    assert "\n".join(found) == path.read_text().strip()
+    assert max(map(len, found)) < 1200

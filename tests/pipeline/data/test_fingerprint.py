@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipeline.data import canonical, corpus, fingerprint, sources, wikitext
+from pipeline.data import canonical, corpus, fingerprint, seen, sources, wikitext
 from pipeline.data.corpus import fetch_corpus
 from pipeline.storage import MANIFEST, Store, digest
 from tests.pipeline.data.corpora import TEST, TRAIN, VALID, text_of, write_folder, write_parquet, write_zip
@@ -51,7 +52,7 @@ def aged(path: Path) -> Path:
 
 
 def records(store: Store) -> list[Path]:
-    return sorted(Path(store.root, corpus.SEEN).glob("*"))
+    return sorted(Path(store.root, seen.SEEN).glob("*"))
 
 
 def parquet(folder: Path) -> Path:
@@ -153,8 +154,8 @@ def test_what_was_written_just_now_may_change_again(store, tmp_path, reads):
 def test_a_change_while_it_is_read_is_seen_the_next_time(store, tmp_path, monkeypatch):
     folder, real = aged(write_folder(tmp_path / "mine", TEXTS)), canonical.canonicalise
 
-    def slow(parts, target):
-        found = real(parts, target)
+    def slow(*arguments):
+        found = real(*arguments)
         in_place(folder / "train.txt", OTHER)
         aged(folder)
         return found
@@ -213,7 +214,7 @@ def test_a_record_that_is_damaged_or_foreign_is_ignored_and_mended(store, tmp_pa
 def test_a_place_for_records_that_cannot_be_written_costs_only_reading(store, tmp_path, reads):
     address = FORMS["folder"](tmp_path)
     Path(store.root).mkdir()
-    Path(store.root, corpus.SEEN).write_text("in the way")
+    Path(store.root, seen.SEEN).write_text("in the way")
     for _ in range(2):
         fetch_corpus(store, address)
     assert len(reads) == 2
@@ -228,7 +229,8 @@ def test_another_format_is_made_anew(store, tmp_path, monkeypatch):
 
 def test_wikitext_that_is_found_says_so(store, tmp_path, monkeypatch):
     texts = TEXTS | {"test.txt": TEST}
-    monkeypatch.setattr(wikitext, "DIGESTS", {name.removesuffix(".txt"): digest(text.encode()) for name, text in texts.items()})
+    digests = {name.removesuffix(".txt"): digest(text.encode()) for name, text in texts.items()}
+    monkeypatch.setattr(wikitext, "WIKITEXT2", replace(wikitext.WIKITEXT2, digests=digests))
     own = fetch_corpus(store, str(write_folder(tmp_path / "downloads", texts)))
     found = fetch_corpus(store, None)
     assert (own.output.found, found.output.found, found.output.key) == (False, True, own.output.key)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.data import fingerprint
-from pipeline.data.corpus import SEEN, fetch_corpus
+from pipeline.data.corpus import fetch_corpus
+from pipeline.data.seen import SEEN
 from pipeline.errors import CorpusError
 from pipeline.storage import Store
 from tests.pipeline.data.corpora import TEST, TRAIN, VALID, write_zip

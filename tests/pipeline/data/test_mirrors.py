@@ -3,6 +3,7 @@
 import io
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +30,8 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(autouse=True)
 def _small_wikitext(monkeypatch):
     """The same code on texts of a few kilobytes; the last test takes the real ones."""
-    monkeypatch.setattr(wikitext, "DIGESTS", {split: digest(text.encode()) for split, text in TEXTS.items()})
+    digests = {split: digest(text.encode()) for split, text in TEXTS.items()}
+    monkeypatch.setattr(wikitext, "WIKITEXT2", replace(wikitext.WIKITEXT2, digests=digests))
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -178,7 +180,7 @@ def test_the_real_one_in_every_form_is_one_corpus(monkeypatch, tmp_path, wikitex
     splits = {split: Path(found.output.file(f"{split}.tokens")) for split in TEXTS}
     assert {split: path.stat().st_size for split, path in splits.items()} == {"train": 10_797_148, "valid": 1_121_681, "test": 1_256_449}
     assert [found.output.facts[split]["lines"] for split in ("train", "valid", "test")] == [36_718, 3_760, 4_358]
-    assert {split: found.output.facts[split]["sha256"] for split in TEXTS} == dict(wikitext.DIGESTS)
+    assert {split: found.output.facts[split]["sha256"] for split in TEXTS} == dict(wikitext.WIKITEXT2.digests)
     (tmp_path / "mine").mkdir()
     for split, name in (("train", "train"), ("valid", "validation"), ("test", "test")):
         rows = [line.strip() for line in splits[split].read_text("utf-8").split("\n")[:-1]]

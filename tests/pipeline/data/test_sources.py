@@ -17,7 +17,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_what_is_not_there_is_named(store, tmp_path):
-    fails(store, tmp_path / "nowhere", r"nowhere: nothing there; wanted a folder or a \.zip with wiki.train.tokens")
+    fails(store, tmp_path / "nowhere", r"nowhere: nothing there; wanted a file \.txt, .* a folder, a glob or a \.zip")
     fails(store, tmp_path / "nowhere.zip", r"nowhere\.zip: nothing there")
     fails(
         store,
@@ -51,7 +51,7 @@ def test_two_files_for_one_split(store, tmp_path):
     twice = write_zip(tmp_path / "twice.zip", {"a/train.txt": TRAIN, "b/train.txt": TRAIN})
     fails(store, twice, r"twice.zip: train.txt stands there 2 times \(a/train.txt, b/train.txt\)")
     both = write_folder(tmp_path / "both", {"train.txt": TRAIN, "wiki.train.tokens": TRAIN})
-    fails(store, both, r"train is there in more than one form \(wiki.train.tokens, train.txt\)")
+    fails(store, both, r"train is there in more than one form \(train.txt, wiki.train.tokens\)")
 
 
 def test_names_in_a_zip_are_never_paths(store, tmp_path):
@@ -91,9 +91,9 @@ def test_a_damaged_member_is_named(store, tmp_path):
 
 def test_what_is_not_a_zip(store, tmp_path):
     (tmp_path / "book.zip").write_bytes(b"PK\x03\x04 not really")
-    (tmp_path / "book.txt").write_text(TRAIN)
-    fails(store, tmp_path / "book.zip", r"book.zip: not a readable zip .* wanted a folder or a \.zip")
-    fails(store, tmp_path / "book.txt", r"book.txt: not a readable zip .* wanted a folder or a \.zip")
+    (tmp_path / "book.md").write_text(TRAIN)
+    fails(store, tmp_path / "book.zip", r"book.zip: not a readable zip .* wanted a file \.txt")
+    fails(store, tmp_path / "book.md", r"book.md: not a readable zip .* wanted a file \.txt")
 
 
 def test_an_encrypted_member(store, tmp_path):
