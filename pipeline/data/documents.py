@@ -70,6 +70,11 @@ class DocumentReader:
         """The reader of a split of a published corpus."""
         return cls(corpus.file(f"{split}.tokens"), text.documents, corpus.facts.get("form", WIKITEXT))
 
+    def size(self) -> int:
+        """Bytes of the text."""
+        fs, path = fsspec.url_to_fs(self.address)
+        return int(fs.size(path))
+
     def blocks(self) -> Iterator[bytes]:
         """The text in blocks of whole documents, few megabytes each but where one document is longer."""
         with fsspec.open(self.address, "rb") as file:
