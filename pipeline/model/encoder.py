@@ -1,4 +1,4 @@
-"""The deck's BERT encoder (Dive into Deep Learning, "Bidirectional Encoder Representations from Transformers").
+"""The BERT encoder (Devlin et al. 2018, arXiv 1810.04805), as published or as the deck has it: see `architecture.py`.
 
 In: real tokens of all rows one after another. Out: a vector for each, or for those that are read. The decision that
 matters: nothing but attention knows rows; every other layer works on the flat tokens, so that padding costs nothing there.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .architecture import ARCHITECTURES, Architecture
 from .dropout import Dropout
 from .layout import Layout, Reads
 
@@ -31,6 +32,11 @@ class EncoderShape:
     max_position_embeddings: int
     architecture: str
     type_vocab_size: int = 2
+
+    @property
+    def design(self) -> Architecture:
+        """What its architecture decides."""
+        return ARCHITECTURES[self.architecture]
 
 
 class SelfAttention(nn.Module):
@@ -92,23 +98,24 @@ class EncoderLayer(nn.Module):
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.attention = SelfAttention(shape)
-        self.attention_norm = nn.LayerNorm(shape.hidden_size)
+        self.attention_norm = shape.design.norm(shape.hidden_size)
         self.intermediate = nn.Linear(shape.hidden_size, shape.intermediate_size)
         self.output = nn.Linear(shape.intermediate_size, shape.hidden_size)
-        self.output_norm = nn.LayerNorm(shape.hidden_size)
+        self.output_norm = shape.design.norm(shape.hidden_size)
+        self.activation = shape.design.activation
         self.dropout = Dropout(shape.hidden_dropout_prob)
 
     def forward(self, x_ND: Tensor, layout: Layout, reads: Reads | None = None) -> Tensor:
         """(N, D) -> (R, D)."""
         x_RD = x_ND.index_select(0, reads.tokens) if reads else x_ND
         x_RD = self.attention_norm(x_RD + self.dropout(self.attention(x_ND, x_RD, layout, reads)))
-        fed_RD = self.output(F.relu(self.intermediate(x_RD), inplace=True))
+        fed_RD = self.output(self.activation(self.intermediate(x_RD)))
         y_RD: Tensor = self.output_norm(x_RD + self.dropout(fed_RD))
         return y_RD
 
 
 class Encoder(nn.Module):
-    """Token, segment and position embeddings, then the layers. No norm or dropout after the embeddings, as in the deck."""
+    """Token, segment and position embeddings, where the architecture has it their norm and dropout, then the layers."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -116,7 +123,11 @@ class Encoder(nn.Module):
         self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.token_type_embedding = nn.Embedding(shape.type_vocab_size, shape.hidden_size)
         self.position_embedding = nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
+        normed = shape.design.normed_embeddings
+        self.embedding_norm = shape.design.norm(shape.hidden_size) if normed else nn.Identity()
+        self.dropout = Dropout(shape.hidden_dropout_prob if normed else 0.0)
         self.layers = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.num_hidden_layers))
+        shape.design.initialize(self)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout, reads: Reads | None = None) -> Tensor:
         """Encode rows laid one after another.
@@ -126,7 +137,7 @@ class Encoder(nn.Module):
         :returns: (N, D), with reads (R, D).
         """
         segments, positions = self.token_type_embedding(token_type_ids), self.position_embedding(layout.positions)
-        x_ND: Tensor = self.token_embedding(input_ids) + segments + positions
+        x_ND: Tensor = self.dropout(self.embedding_norm(self.token_embedding(input_ids) + segments + positions))
         *layers, last = self.layers
         for layer in layers:
             x_ND = layer(x_ND, layout)

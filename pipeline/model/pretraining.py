@@ -7,7 +7,7 @@ Legend: B rows, D hidden size, N real tokens, M masked positions of all rows, V 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from .cross_entropy import linear_cross_entropy_sum
 from .encoder import Encoder, EncoderShape
 from .layout import Layout, Reads
 
+NO_PAIR = -100  # what torch's cross-entropy leaves out
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -26,7 +28,8 @@ class Batch:
     :param input_ids: (N) int64. :param token_type_ids: (N) int64. :param layout: of the rows. :param reads: of the rows.
     :param masked: (M) int64, masked tokens among the R that are read. :param labels: (M) int64.
     :param first: (B) int64, each row's first token among the R.
-    :param next_sentence_label: (B) int64; 0: B follows A, 1: B is random.
+    :param next_sentence_label: (B) int64; 0: B follows A, 1: B is random (or the other order), -100: the row has no pair.
+    :param pairs: how many rows have one, counted on the CPU, so that nobody asks the device.
     """
 
     input_ids: Tensor
@@ -37,6 +40,7 @@ class Batch:
     labels: Tensor
     first: Tensor
     next_sentence_label: Tensor
+    pairs: int
 
     @classmethod
     def of(
@@ -58,7 +62,8 @@ class Batch:
         """
         layout = Layout.of(lengths, padded)
         reads, masked, first = Reads.of(layout, lengths, masked, mask_counts)
-        return cls(input_ids, token_type_ids, layout, reads, masked, labels, first, next_sentence_label)
+        pairs = int((next_sentence_label != NO_PAIR).sum())
+        return cls(input_ids, token_type_ids, layout, reads, masked, labels, first, next_sentence_label, pairs)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -70,8 +75,8 @@ class Batch:
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
         parts: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        moved: dict[str, Any] = {name: move(part) if isinstance(part, Tensor) else part.map(move) for name, part in parts.items()}
-        return Batch(**moved)
+        tensors: dict[str, Any] = {name: move(part) for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, layout=self.layout.map(move), reads=self.reads.map(move), **tensors)
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,38 @@ class Losses:
         return self.mlm_sum / self.mlm_count.clamp(min=1), self.next_sentence_sum / self.next_sentence_count.clamp(min=1)
 
 
-class MaskedLMHead(nn.Module):
-    """Vectors at masked positions -> logits over the vocabulary."""
+class TiedDecoder(nn.Module):
+    """Logits by the token embeddings, with a bias of its own (Press and Wolf 2016, arXiv 1608.05859)."""
 
-    def __init__(self, shape: EncoderShape) -> None:
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self._embedding = (embedding,)  # in a tuple it is no submodule, so that its weight is the encoder's alone
+        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, D)."""
+        return self._embedding[0].weight
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """(M, D) -> (M, V)."""
+        return F.linear(x_MD, self.weight, self.bias)
+
+
+class MaskedLMHead(nn.Module):
+    """Vectors at masked positions -> logits over the vocabulary.
+
+    :param embedding: the token embedding, which the decoder is tied to where the architecture has it so.
+    """
+
+    def __init__(self, shape: EncoderShape, embedding: nn.Embedding) -> None:
         super().__init__()
         self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
-        self.norm = nn.LayerNorm(shape.hidden_size)
-        self.decoder = nn.Linear(shape.hidden_size, shape.vocab_size)
+        self.norm = shape.design.norm(shape.hidden_size)
+        tied = shape.design.tie_word_embeddings
+        self.decoder = TiedDecoder(embedding) if tied else nn.Linear(shape.hidden_size, shape.vocab_size)
+        self.activation = shape.design.activation
+        shape.design.initialize(self)
 
     def forward(self, x_MD: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
@@ -107,7 +136,7 @@ class MaskedLMHead(nn.Module):
         return linear_cross_entropy_sum(self._transformed(x_MD), self.decoder.weight, self.decoder.bias, labels)
 
     def _transformed(self, x_MD: Tensor) -> Tensor:
-        y_MD: Tensor = self.norm(F.relu(self.transform(x_MD)).float())
+        y_MD: Tensor = self.norm(self.activation(self.transform(x_MD)).float())
         return y_MD
 
 
@@ -118,6 +147,7 @@ class NextSentenceHead(nn.Module):
         super().__init__()
         self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.classifier = nn.Linear(shape.hidden_size, 2)
+        shape.design.initialize(self)
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """(B, D) -> (B, 2)."""
@@ -131,7 +161,7 @@ class BertForPretraining(nn.Module):
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.encoder = Encoder(shape)
-        self.masked_lm = MaskedLMHead(shape)
+        self.masked_lm = MaskedLMHead(shape, self.encoder.token_embedding)
         self.next_sentence = NextSentenceHead(shape)
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -156,11 +186,11 @@ class BertForPretraining(nn.Module):
 
 
 def losses(mlm_sum: Tensor, next_sentence_logits_B2: Tensor, batch: Batch) -> Losses:
-    """Both tasks' cross-entropies, each masked position and each row weighing the same."""
+    """Both tasks' cross-entropies, each masked position and each pair weighing the same."""
     count = batch.labels.new_full  # by the device itself, so that nothing waits for a copy
     return Losses(
         mlm_sum,
         count((), len(batch.labels)),
-        F.cross_entropy(next_sentence_logits_B2, batch.next_sentence_label, reduction="sum"),
-        count((), len(batch.next_sentence_label)),
+        F.cross_entropy(next_sentence_logits_B2, batch.next_sentence_label, ignore_index=NO_PAIR, reduction="sum"),
+        count((), batch.pairs),
     )

@@ -1,11 +1,13 @@
 """Examples -> batches, in an order that depends on the seed and the step alone.
 
-In: examples as flat arrays. Out: the batch of any step, for any rank. The decision that matters: the order is a
+In: examples as flat arrays. Out: the batches of any step, for any rank. The decision that matters: the order is a
 function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state; whether
-the next batch is made ahead changes nothing.
+the next batches are made ahead changes nothing.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ import torch
 from ..model.pretraining import Batch
 from ..shards import Examples, IntArray
 from .distributed import World
+from .masking import DynamicMasking
 from .stopwatch import Stopwatch
 
 
@@ -31,58 +34,94 @@ class Order:
             self._epoch, self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._examples)
         return self._order[place * self._batch_size : (place + 1) * self._batch_size]
 
+    def epoch(self, step: int) -> int:
+        """The epoch of a step, both counted from 0."""
+        return step // self._steps
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a step, over all ranks.
+
+    :param rows: [B], among the examples. :param epoch: decides on masks that are drawn while training.
+    """
+
+    examples: Examples
+    rows: IntArray
+    epoch: int = 0
+    masking: DynamicMasking | None = None
+
 
 class BatchLoader:
-    """This rank's batch of each step.
+    """This rank's batches of each step.
 
-    :param ahead: a thread makes the next batch while one is trained on. For a GPU: on a CPU a batch takes a few
+    :param rows: gives the rows of a step, counted from 0.
+    :param micro_batch_size: the most rows of a batch; 0: a step is one batch.
+    :param ahead: a thread makes the next step's batches while one is trained on. For a GPU: on a CPU they take a few
         milliseconds, and a second thread that calls torch has OpenMP send the step's own threads to sleep between loops.
     """
 
-    def __init__(self, examples: Examples, order: Order, world: World, ahead: bool) -> None:
-        self._examples, self._order, self._world, self._works_ahead = examples, order, world, ahead
+    def __init__(self, rows: Callable[[int], Rows], world: World, *, micro_batch_size: int = 0, ahead: bool = False) -> None:
+        self._rows, self._world, self._micro_batch_size, self._works_ahead = rows, world, micro_batch_size, ahead
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._ahead: dict[int, Future[tuple[Batch, int]]] = {}
+        self._ahead: dict[int, Future[tuple[list[Batch], int]]] = {}
         self.waiting = Stopwatch()
 
-    def load(self, step: int) -> tuple[Batch, int]:
-        """The batch of a step, counted from 0, on the rank's device, and the rows of all ranks' together.
+    def load(self, step: int) -> tuple[list[Batch], int]:
+        """The batches of a step, counted from 0, at least one, and the rows of all ranks' together.
 
-        What goes wrong in the thread is raised here.
+        They are moved to the rank's device one at a time, by whoever trains on them. What goes wrong in the thread is
+        raised here.
         """
         with self.waiting:
             ahead = self._ahead.pop(step, None)
-            batch, rows = ahead.result() if ahead else self._make(step)
+            batches, rows = ahead.result() if ahead else self._make(step)
         if self._works_ahead:
             self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
-        return batch.to(self._world.device), rows
+        return batches, rows
 
     def close(self) -> None:
         """End the thread, where there is one."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _make(self, step: int) -> tuple[Batch, int]:
-        rows, on_gpu = self._order.rows(step), self._world.device.type == "cuda"
-        batch = make_batch(self._examples, rows[self._world.rank :: self._world.size], padded=on_gpu or None)
-        return batch.pin_memory() if on_gpu else batch, len(rows)
+    def _make(self, step: int) -> tuple[list[Batch], int]:
+        found, on_gpu = self._rows(step), self._world.device.type == "cuda"
+        own = by_length(found.examples, found.rows[self._world.rank :: self._world.size])
+        size = self._micro_batch_size or max(len(own), 1)
+        parts = [own[start : start + size] for start in range(0, max(len(own), 1), size)]  # a rank without a row has an empty batch
+        batches = [make_batch(found.examples, part, on_gpu or None, found.masking, found.epoch) for part in parts]
+        return [batch.pin_memory() for batch in batches] if on_gpu else batches, len(found.rows)
 
 
-def make_batch(examples: Examples, rows: IntArray, padded: bool | None = None) -> Batch:
+def by_length(examples: Examples, rows: IntArray) -> IntArray:
+    """Rows, shorter ones first, those of one length in the order given."""
+    return rows[np.argsort(examples.offsets[rows + 1] - examples.offsets[rows], kind="stable")]
+
+
+def make_batch(
+    examples: Examples, rows: IntArray, padded: bool | None = None, masking: DynamicMasking | None = None, epoch: int = 0
+) -> Batch:
     """The batch of some rows, shorter ones first, so that rows of one length are neighbours.
 
     :param padded: see `Layout`; a GPU wants few large kernels, so a grid.
+    :param masking: draws the epoch's masks; None: the examples have them.
     """
-    rows = rows[np.argsort(examples.offsets[rows + 1] - examples.offsets[rows], kind="stable")]
+    rows = by_length(examples, rows)
     tokens, offsets = _spans(examples.offsets, rows)
-    masks, mask_offsets = _spans(examples.mask_offsets, rows)
-    mask_counts = np.diff(mask_offsets)
+    input_ids = examples.input_ids[tokens]
+    if masking:
+        drawn = masking.draw(input_ids, offsets, rows, epoch)
+        input_ids, positions, labels, mask_counts = drawn.input_ids, drawn.positions, drawn.labels, np.diff(drawn.offsets)
+    else:
+        masks, mask_offsets = _spans(examples.mask_offsets, rows)
+        positions, labels, mask_counts = examples.masked_lm_positions[masks], examples.masked_lm_labels[masks], np.diff(mask_offsets)
     arrays = (
-        examples.input_ids[tokens],
+        input_ids,
         examples.token_type_ids[tokens],
         np.diff(offsets),
-        examples.masked_lm_positions[masks] + np.repeat(offsets[:-1], mask_counts),
+        positions + np.repeat(offsets[:-1], mask_counts),
         mask_counts,
-        examples.masked_lm_labels[masks],
+        labels,
         examples.next_sentence_label[rows],
     )
     return Batch.of(*(torch.from_numpy(array.astype(np.int64)) for array in arrays), padded=padded)

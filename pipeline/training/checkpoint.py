@@ -6,7 +6,6 @@ over for the one before it.
 """
 
 import logging
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from ..errors import PipelineError, StoreUnavailableError
 from ..storage import Store, open_output, verify_digests
 from ..tensors import save_tensors
+from .optimizer import optimizer_state, restore_optimizer
 from .run import METRICS, RunSettings
 
 STATE = "state.safetensors"
@@ -37,8 +37,7 @@ class Checkpoints:
         Dropout and order are functions of the step, so no generator's state is needed.
         """
         state = {f"model.{name}": value for name, value in model.state_dict().items()}
-        for name, parameter in model.named_parameters():
-            state |= {f"optimizer.{name}.{entry}": value for entry, value in optimizer.state[parameter].items()}
+        state |= {f"optimizer.{name}": value for name, value in optimizer_state(model, optimizer).items()}
         address = f"{self._root}/step-{step:09d}"
         with self._store.staging() as folder:
             save_tensors(folder / STATE, state)
@@ -78,8 +77,8 @@ class Checkpoints:
 
 
 def _restore(state: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")})
-    for name, parameter in model.named_parameters():
-        prefix = f"optimizer.{name}."
-        entries: dict[str, Any] = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in entries.items()}
+    def of(owner: str) -> dict[str, Tensor]:
+        return {name.removeprefix(owner): value for name, value in state.items() if name.startswith(owner)}
+
+    model.load_state_dict(of("model."))
+    restore_optimizer(of("optimizer."), model, optimizer)

@@ -10,24 +10,31 @@ from ..model.pretraining import Batch, BertForPretraining, losses
 from ..shards import Examples
 from .batches import make_batch
 from .distributed import World
+from .masking import DynamicMasking
 
 
-def _share(examples: Examples, batch_size: int, world: World) -> Iterator[Batch]:
+def _share(examples: Examples, masking: DynamicMasking | None, batch_size: int, world: World) -> Iterator[Batch]:
+    padded = world.device.type == "cuda" or None
     rows = np.arange(world.rank, len(examples), world.size)
     for start in range(0, len(rows), batch_size):
-        yield make_batch(examples, rows[start : start + batch_size], padded=world.device.type == "cuda" or None).to(world.device)
+        yield make_batch(examples, rows[start : start + batch_size], padded, masking).to(world.device)
 
 
 @torch.no_grad()
-def evaluate(model: BertForPretraining, examples: Examples, batch_size: int, world: World) -> dict[str, float]:
+def evaluate(
+    model: BertForPretraining, examples: Examples, batch_size: int, world: World, masking: DynamicMasking | None = None
+) -> dict[str, float]:
     """Mean losses in nats and accuracies in [0, 1] over all examples, the last short batch included.
 
     Every rank takes its share of the rows and gets the result of all.
+
+    :param masking: draws the masks, those of epoch 0 each time; None: the examples have them.
+    :returns: without the figures of next-sentence prediction where no row has a pair.
     """
     training = model.training
     model.eval()
     totals = torch.zeros(6, dtype=torch.float64, device=world.device)
-    for batch in _share(examples, batch_size, world):
+    for batch in _share(examples, masking, batch_size, world):
         mlm_logits_MV, next_sentence_logits_B2 = model.logits(batch)
         mlm_sum = F.cross_entropy(mlm_logits_MV, batch.labels, reduction="sum")
         found = losses(mlm_sum, next_sentence_logits_B2, batch)
@@ -36,10 +43,8 @@ def evaluate(model: BertForPretraining, examples: Examples, batch_size: int, wor
         sums = (found.mlm_sum, found.mlm_count, mlm_hits, found.next_sentence_sum, found.next_sentence_count, next_sentence_hits)
         totals += torch.stack([value.double() for value in sums])
     model.train(training)
-    mlm, masked, mlm_hits, next_sentence, rows, next_sentence_hits = world.sum(totals).tolist()
-    return {
-        "mlm_loss": mlm / max(masked, 1),
-        "mlm_accuracy": mlm_hits / max(masked, 1),
-        "next_sentence_loss": next_sentence / max(rows, 1),
-        "next_sentence_accuracy": next_sentence_hits / max(rows, 1),
-    }
+    mlm, masked, mlm_hits, next_sentence, pairs, next_sentence_hits = world.sum(totals).tolist()
+    figures = {"mlm_loss": mlm / max(masked, 1), "mlm_accuracy": mlm_hits / max(masked, 1)}
+    if pairs:
+        figures |= {"next_sentence_loss": next_sentence / pairs, "next_sentence_accuracy": next_sentence_hits / pairs}
+    return figures

@@ -8,30 +8,31 @@ import hashlib
 import logging
 import platform
 import time
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..encoder_format import WEIGHTS as ENCODER_WEIGHTS
 from ..encoder_format import from_transformers
-from ..errors import NonFiniteError, TrainingError
+from ..errors import NonFiniteError
 from ..lease import Lease
-from ..model.pretraining import BertForPretraining
+from ..model.pretraining import Batch, BertForPretraining
 from ..settings import TrainingSettings
-from ..shards import Examples, read_shards
 from ..storage import Output, Store, open_output, verify_digests
 from ..tensors import save_tensors
-from .batches import BatchLoader, Order
+from .batches import BatchLoader, Rows
 from .checkpoint import Checkpoints
 from .distributed import World
 from .evaluate import evaluate
-from .metrics import Metrics, progress_line
+from .metrics import LOSSES, Metrics, held_out_line, progress_line
 from .optimizer import learning_rate, make_optimizer, set_learning_rate
+from .parts import part_of, read_parts
 from .precision import autocast, chosen_precision
 from .run import FILE, METRICS, WEIGHTS, RunSettings
 from .stopwatch import Stopwatch
@@ -49,9 +50,10 @@ class Trainer:
 
     def __init__(self, run: RunSettings, world: World, lease: Lease | None = None) -> None:
         self.run, self.world, self.lease = run, world, lease
-        self.train, self.valid = (_read(buckets, run.vocabulary_size) for buckets in (run.train, run.valid))
-        order = Order(len(self.train), run.training.batch_size, run.training.seed)
-        self.loader = BatchLoader(self.train, order, world, ahead=world.device.type == "cuda")
+        self.parts = read_parts(run)
+        self.losses = [name for name in LOSSES if name == "mlm_loss" or run.shards.pairs != "none"]
+        ahead = world.device.type == "cuda"
+        self.loader = BatchLoader(self._rows, world, micro_batch_size=run.training.micro_batch_size, ahead=ahead)
         self.precision = chosen_precision(run.training.precision, world.device)
         self.saving = Stopwatch()
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
@@ -60,7 +62,7 @@ class Trainer:
         self.checkpoints = Checkpoints(run)
         self.step, lines = self.checkpoints.load(self.model, self.optimizer)
         if run.encoder and not self.step:
-            self.model.load_state_dict(_encoder_weights(run))
+            self.model.load_state_dict(_encoder_weights(run, self.model.state_dict()))
         world.wait()  # every rank has read the same checkpoint
         if world.writes:
             self.checkpoints.delete_after(self.step)
@@ -73,41 +75,69 @@ class Trainer:
     def settings(self) -> TrainingSettings:
         return self.run.training
 
+    def _rows(self, step: int) -> Rows:
+        """The rows of a step, counted from 0."""
+        part = part_of(self.parts, step)
+        own = step - part.first
+        return Rows(part.train, part.order.rows(own), part.order.epoch(own), part.masking)
+
     def take_step(self) -> None:
-        """One update. The loss is the deck's: mean MLM loss + mean next-sentence loss, over the whole batch."""
+        """One update. The loss is mean MLM loss + mean next-sentence loss, over the whole batch (Devlin et al., A.2)."""
         settings, world = self.settings, self.world
-        batch, rows = self.loader.load(self.step)
+        batches, rows = self.loader.load(self.step)
         self.step += 1
         torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, world.rank))
-        with autocast(self.precision, world.device):
-            losses = self._summed(batch)
-        counts = world.sum(torch.stack([losses.mlm_count, losses.next_sentence_count])).clamp(min=1)
-        mlm_loss, next_sentence_loss = losses.mlm_sum / counts[0], losses.next_sentence_sum / counts[1]
-        # Ranks divide by the counts of all, and DistributedDataParallel averages gradients: world.size makes that a sum.
         self.optimizer.zero_grad()
-        ((mlm_loss + next_sentence_loss) * world.size).backward()
+        losses = world.sum(self._sum_gradients(batches))
+        norm = self._clip() if self.metrics or settings.max_gradient_norm else None
         rate = learning_rate(self.step, settings)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
-        sums = world.sum(torch.stack([mlm_loss.detach(), next_sentence_loss.detach()]))
-        if self.metrics:
-            norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-            self.metrics.add(self.step, sums[0], sums[1], norm, rate, rows)
+        if self.metrics and norm is not None:
+            by_name = dict(zip(LOSSES, losses, strict=True))
+            self.metrics.add(self.step, {name: by_name[name] for name in self.losses}, norm, rate, rows)
+
+    def _sum_gradients(self, batches: list[Batch]) -> Tensor:
+        """Add up the gradients of a step's batches. Returns this rank's part of its losses (MLM, next-sentence)."""
+        device = self.world.device
+        own = (sum(len(batch.labels) for batch in batches), sum(batch.pairs for batch in batches))
+        # Filled by the device itself, so that nothing waits for a copy.
+        counts = self.world.sum(torch.stack([torch.full((), count, device=device) for count in own])).clamp(min=1)
+        losses = torch.zeros(2, device=device)
+        for batch in batches:
+            # Only the last batch's backward sums over ranks, all gradients at once: ranks may have unequal numbers of batches.
+            with nullcontext() if batch is batches[-1] else self._unsummed():
+                with autocast(self.precision, device):
+                    found = self._summed(batch.to(device))
+                parts = torch.stack([found.mlm_sum, found.next_sentence_sum]) / counts
+                # Ranks divide by the counts of all, and DistributedDataParallel averages gradients: world.size makes that a sum.
+                torch.autograd.backward(parts.sum() * self.world.size)
+            losses += parts.detach()
+        return losses
+
+    def _unsummed(self) -> AbstractContextManager[None]:
+        """Where gradients stay this rank's own."""
+        return self._summed.no_sync() if isinstance(self._summed, DistributedDataParallel) else nullcontext()
+
+    def _clip(self) -> Tensor:
+        """Scale gradients down to the largest norm that is allowed. Returns their norm before that."""
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        if self.settings.max_gradient_norm:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.max_gradient_norm, norm)
+        return norm
 
     def evaluate(self) -> dict[str, float]:
-        """Held-out figures, noted at this step."""
+        """Held-out figures, noted at this step: those of the part that it belongs to."""
         if self.metrics:
             self.metrics.flush()
+        part, size = part_of(self.parts, max(self.step - 1, 0)), self.settings.micro_batch_size or self.settings.batch_size
         with autocast(self.precision, self.world.device):
-            figures = evaluate(self.model, self.valid, self.settings.batch_size, self.world)
+            figures = evaluate(self.model, part.valid, size, self.world, part.masking)
+        figures["unigram_loss"] = part.unigram_loss
         if self.metrics:
             self.metrics.resume_clock()
             self.metrics.held_out(self.step, figures)
-            logger.info(
-                "step %d: held-out MLM loss %.3f, accuracy %.3f; NSP loss %.3f, accuracy %.3f",
-                self.step,
-                *(figures[name] for name in ("mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy")),
-            )
+            logger.info("%s", held_out_line(self.step, figures))
         return figures
 
     def check_weights(self) -> None:
@@ -137,28 +167,16 @@ class Trainer:
             self.metrics.resume_clock()
 
 
-def _read(buckets: list[str], vocabulary_size: int) -> Examples:
-    """Shards whose bytes are those that were published.
-
-    :raises DamagedOutputError: names the shard. :raises TrainingError: a shard was made with another vocabulary.
-    """
-    for bucket in buckets:
-        verify_digests(open_output(bucket))
-    examples = read_shards(buckets)
-    if len(examples.input_ids) and int(examples.input_ids.max()) >= vocabulary_size:
-        raise TrainingError(f"{buckets[0]}: got token {examples.input_ids.max()}, wanted tokens below {vocabulary_size}")
-    return examples
-
-
-def _encoder_weights(run: RunSettings) -> dict[str, torch.Tensor]:
-    """The weights, heads included, of the encoder that a run starts from.
+def _encoder_weights(run: RunSettings, initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the encoder that a run starts from; heads that it lacks keep their initial values.
 
     :raises DamagedOutputError: its files are not those that were published.
     """
     store, output = Store(run.store), open_output(run.encoder)
     verify_digests(output)
     with store.local(output) as folder:
-        return from_transformers(load_file(folder / ENCODER_WEIGHTS), run.model.num_hidden_layers)
+        missing = output.facts.get("missing_heads", ())
+        return {**initial, **from_transformers(load_file(folder / ENCODER_WEIGHTS), run.shape, missing)}
 
 
 def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output | None:
@@ -179,7 +197,7 @@ def _take_all_steps(trainer: Trainer) -> None:
     settings, metrics, world = trainer.settings, trainer.metrics, trainer.world
     saved_at = time.monotonic()
     if metrics:
-        rows, parameters = len(trainer.train), sum(p.numel() for p in trainer.model.parameters())
+        rows, parameters = sum(len(part.train) for part in trainer.parts), sum(p.numel() for p in trainer.model.parameters())
         where = f"{_device(world)}, {trainer.precision}"
         logger.info("training %s parameters on %s pairs, %d steps on %s", f"{parameters:,}", f"{rows:,}", settings.steps, where)
         metrics.resume_clock()
@@ -218,7 +236,7 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
         save_tensors(folder / WEIGHTS, trainer.model.state_dict())
         (folder / METRICS).write_text(metrics.text(), "utf-8")
         (folder / FILE).write_text(run.text(), "utf-8")
-        names = ("mlm_loss_mean", "next_sentence_loss_mean", "pairs_per_second", "seconds", "pairs")
+        names = (*(f"{name}_mean" for name in trainer.losses), "pairs_per_second", "seconds", "pairs")
         return {
             "steps": trainer.step,
             **{name: metrics.last[name] for name in names},

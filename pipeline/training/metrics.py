@@ -5,8 +5,10 @@ matters: losses are fetched from the device once every few steps, so that no ste
 """
 
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,20 @@ from torch import Tensor
 
 from ..errors import NonFiniteError
 from .stopwatch import Stopwatch
+
+LOSSES = {"mlm_loss": "MLM loss", "next_sentence_loss": "NSP loss"}
+"""What they are called in a row and in a line; a run without a pair task has the first alone."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step that is not yet written: its losses and gradient norm are still on the device."""
+
+    number: int
+    losses: tuple[str, ...]
+    values: Tensor
+    rate: float
+    pairs: int
 
 
 class Metrics:
@@ -25,11 +41,10 @@ class Metrics:
         aside = path.with_suffix(".new")
         aside.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         aside.replace(path)  # another file, by which whoever follows it knows that it begins anew
-        self._pending: list[tuple[int, Tensor, float, int]] = []
+        self._pending: list[_Step] = []
         rows = [json.loads(line) for line in lines]
         steps = [row for row in rows if row["kind"] == "train"]
-        self._mlm_sum = sum(row["mlm_loss"] for row in steps)
-        self._next_sentence_sum = sum(row["next_sentence_loss"] for row in steps)
+        self._sums = {name: sum(row[name] for row in steps) for name in LOSSES if not steps or name in steps[0]}
         self._steps = len(steps)
         self._seconds = steps[-1]["seconds"] if steps else 0.0
         self._pairs = steps[-1]["pairs"] if steps else 0
@@ -41,9 +56,13 @@ class Metrics:
         """Start counting training time here; what came since the last flush was not training."""
         self._clock = time.perf_counter()
 
-    def add(self, step: int, mlm_loss: Tensor, next_sentence_loss: Tensor, gradient_norm: Tensor, rate: float, pairs: int) -> None:
-        """Note a step, counted from 1, without waiting for the device."""
-        self._pending.append((step, torch.stack([mlm_loss, next_sentence_loss, gradient_norm]).detach(), rate, pairs))
+    def add(self, step: int, losses: Mapping[str, Tensor], gradient_norm: Tensor, rate: float, pairs: int) -> None:
+        """Note a step, counted from 1, without waiting for the device.
+
+        :param losses: those of `LOSSES` that the run has, the same ones at each step.
+        """
+        values = torch.stack([*losses.values(), gradient_norm]).detach()
+        self._pending.append(_Step(step, tuple(losses), values, rate, pairs))
 
     def flush(self) -> None:
         """Fetch and write what was noted.
@@ -52,39 +71,39 @@ class Metrics:
         """
         if not self._pending:
             return
-        values = torch.stack([row[1] for row in self._pending]).tolist()
+        fetched = torch.stack([step.values for step in self._pending]).tolist()
         now = time.perf_counter()
         share = (now - self._clock) / len(self._pending)
         self._clock = now
         lines, bad = [], None
-        for (step, _, rate, pairs), (mlm, next_sentence, norm) in zip(self._pending, values, strict=True):
-            if not all(map(_finite, (mlm, next_sentence, norm))):
-                bad = f"step {step}: got MLM loss {mlm}, next-sentence loss {next_sentence}, gradient norm {norm}"
+        for step, (*values, norm) in zip(self._pending, fetched, strict=True):
+            losses = dict(zip(step.losses, values, strict=True))
+            if not all(map(math.isfinite, (*values, norm))):
+                found = ", ".join(f"{LOSSES[name]} {value}" for name, value in losses.items())
+                bad = f"step {step.number}: got {found}, gradient norm {norm}"
                 break
-            self._mlm_sum, self._next_sentence_sum, self._steps = (
-                self._mlm_sum + mlm,
-                self._next_sentence_sum + next_sentence,
-                self._steps + 1,
-            )
-            self._seconds, self._pairs = self._seconds + share, self._pairs + pairs
-            self.last = {
-                "kind": "train",
-                "step": step,
-                "mlm_loss": mlm,
-                "next_sentence_loss": next_sentence,
-                "mlm_loss_mean": self._mlm_sum / self._steps,
-                "next_sentence_loss_mean": self._next_sentence_sum / self._steps,
-                "gradient_norm": norm,
-                "learning_rate": rate,
-                "pairs": self._pairs,
-                "pairs_per_second": self._pairs / max(self._seconds, 1e-9),
-                "seconds": self._seconds,
-            }
-            lines.append(self.last)
+            lines.append(self._row(step, losses, norm, share))
         self._pending.clear()
         self._append(lines)
         if bad:
             raise NonFiniteError(f"{bad}; wanted finite numbers. Lower training.learning_rate or lengthen training.warmup_ratio")
+
+    def _row(self, step: "_Step", losses: dict[str, float], norm: float, seconds: float) -> dict[str, Any]:
+        self._sums = {name: self._sums[name] + loss for name, loss in losses.items()}
+        self._steps += 1
+        self._seconds, self._pairs = self._seconds + seconds, self._pairs + step.pairs
+        self.last = {
+            "kind": "train",
+            "step": step.number,
+            **losses,
+            **{f"{name}_mean": total / self._steps for name, total in self._sums.items()},
+            "gradient_norm": norm,
+            "learning_rate": step.rate,
+            "pairs": self._pairs,
+            "pairs_per_second": self._pairs / max(self._seconds, 1e-9),
+            "seconds": self._seconds,
+        }
+        return self.last
 
     def held_out(self, step: int, figures: dict[str, float]) -> None:
         """Note an evaluation."""
@@ -99,13 +118,18 @@ class Metrics:
             file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
-def _finite(value: float) -> bool:
-    return value - value == 0.0
-
-
 def progress_line(row: dict[str, Any], steps: int) -> str:
     """A step's line for the terminal."""
     step = row["step"]
-    losses = f"mean MLM loss {row['mlm_loss_mean']:.3f}  mean NSP loss {row['next_sentence_loss_mean']:.3f}"
+    losses = "  ".join(f"mean {title} {row[f'{name}_mean']:.3f}" for name, title in LOSSES.items() if name in row)
     left = (steps - step) * row["seconds"] / step
     return f"step {step:>{len(str(steps))}}/{steps}  {losses}  {row['pairs_per_second']:,.0f} pairs/s  {left:,.0f} s left"
+
+
+def held_out_line(step: int, figures: Mapping[str, float]) -> str:
+    """An evaluation's line for the terminal."""
+    mlm = f"MLM loss {figures['mlm_loss']:.3f} (unigram {figures['unigram_loss']:.3f}), accuracy {figures['mlm_accuracy']:.3f}"
+    if "next_sentence_loss" not in figures:
+        return f"step {step}: held-out {mlm}"
+    pairs = f"NSP loss {figures['next_sentence_loss']:.3f}, accuracy {figures['next_sentence_accuracy']:.3f}"
+    return f"step {step}: held-out {mlm}; {pairs}"

@@ -15,16 +15,25 @@ import fsspec
 from ..encoder_format import CONFIG, shape_of
 from ..errors import TrainingError
 from ..model.encoder import EncoderShape
-from ..settings import ModelSettings, Preset, TrainingSettings
+from ..section import Settings
+from ..settings import ModelSettings, Preset, ShardSettings, TrainingSettings
 from ..shards import shard_buckets
 from ..storage import Output, Recipe, Store
 
-FORMAT = 2
+FORMAT = 3
 STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
-_TYPES = {"store": str, "work": str, "vocabulary_size": int, "train": list, "valid": list, "inputs": dict, "encoder": str}
+_TYPES = {
+    "store": str,
+    "work": str,
+    "vocabulary": str,
+    "vocabulary_size": int,
+    **dict.fromkeys(("train", "valid", "train_long", "valid_long"), list),
+    "inputs": dict,
+    "encoder": str,
+}
 
 
 @dataclass(frozen=True)
@@ -33,18 +42,24 @@ class RunSettings:
 
     :param store: root of the store that checkpoints and the finished run go to.
     :param work: local folder for live metrics and the log.
+    :param vocabulary: address of the vocabulary, whose tokens are read where masks are drawn while training.
     :param train: addresses of the training split's buckets; `valid` those of the held-out split.
+    :param train_long: the same for the steps on long rows, and `valid_long`; empty: there are none.
     :param inputs: keys of the shard sets, and of the encoder that it starts from where there is one.
     :param encoder: address of the encoder whose weights it starts from; empty: it starts from random ones.
     """
 
     store: str
     work: str
+    vocabulary: str
     vocabulary_size: int
     train: list[str]
     valid: list[str]
+    train_long: list[str]
+    valid_long: list[str]
     inputs: dict[str, str]
     encoder: str
+    shards: ShardSettings
     model: ModelSettings
     training: TrainingSettings
 
@@ -74,24 +89,36 @@ class RunSettings:
         return EncoderShape(vocab_size=self.vocabulary_size, **self.model.as_dict())
 
 
-def plan_run(store: Store, preset: Preset, train: Output, valid: Output, work: Path, encoder: Output | None = None) -> RunSettings:
+def plan_run(
+    store: Store,
+    preset: Preset,
+    train: Output,
+    valid: Output,
+    work: Path,
+    encoder: Output | None = None,
+    *,
+    long: tuple[Output, Output] | None = None,
+) -> RunSettings:
     """Put a run together; `save` writes its `run.json`.
 
     :param train: the shard set of the training split. :param valid: that of the held-out split.
     :param work: local folder under which the run gets one of its own.
-    :param encoder: a published encoder to start from; None: random weights.
+    :param encoder: a published encoder, of this project or brought along (stage pretrained), to start from; None: random weights.
+    :param long: the shard sets of both splits for the steps on long rows, where the preset has some.
     :raises TrainingError: the encoder has another vocabulary or another shape.
     """
     if encoder:
         _check_encoder(store, encoder, preset, train)
+    sets = {"train": train, "valid": valid} | (dict(zip(("train_long", "valid_long"), long, strict=True)) if long else {})
     run = RunSettings(
         store=store.root,
         work="",
+        vocabulary=store.address("vocabulary", train.manifest["inputs"]["vocabulary"]),
         vocabulary_size=train.facts["vocabulary_size"],
-        train=shard_buckets(store, train),
-        valid=shard_buckets(store, valid),
-        inputs={"train": train.key, "valid": valid.key} | ({"encoder": encoder.key} if encoder else {}),
+        **{name: shard_buckets(store, sets[name]) if name in sets else [] for name in ("train", "valid", "train_long", "valid_long")},
+        inputs={name: output.key for name, output in sets.items()} | ({"encoder": encoder.key} if encoder else {}),
         encoder=encoder.address if encoder else "",
+        shards=preset.shards,
         model=preset.model,
         training=preset.training,
     )
@@ -100,7 +127,7 @@ def plan_run(store: Store, preset: Preset, train: Output, valid: Output, work: P
 
 def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output) -> None:
     """See that an encoder fits the shards and the model."""
-    what = f"warm start: encoder {encoder.key}"
+    what = f"warm start: {encoder.stage} {encoder.key}"
     found, wanted = encoder.manifest["inputs"]["vocabulary"], train.manifest["inputs"]["vocabulary"]
     if found != wanted:
         todo = "take its vocabulary by vocabulary_from, or start from random weights"
@@ -131,7 +158,8 @@ def read_run(path: Path) -> RunSettings:
     for name, kind in _TYPES.items():
         if not isinstance(values[name], kind):
             raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
-    return RunSettings(**values | {"model": ModelSettings.read(values["model"]), "training": TrainingSettings.read(values["training"])})
+    sections: dict[str, type[Settings]] = {"shards": ShardSettings, "model": ModelSettings, "training": TrainingSettings}
+    return RunSettings(**values | {name: kind.read(values[name]) for name, kind in sections.items()})
 
 
 def read_metrics(run: Output) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def from_d2l(weights: dict[str, torch.Tensor], layers: int) -> dict[str, torch.T
 def test_outputs_agree_at_real_positions_and_real_masks() -> None:
     golden = load_file(GOLDEN)
     weights = {name.removeprefix("weights."): value for name, value in golden.items() if name.startswith("weights.")}
-    model = BertForPretraining(EncoderShape(40, 2, 16, 2, 32, 0.2, 20)).eval()
+    model = BertForPretraining(EncoderShape(40, 2, 16, 2, 32, 0.2, 0.2, 20, "deck")).eval()
     model.load_state_dict(from_d2l(weights, 2))
     lengths, masks = golden["lengths"].tolist(), golden["masks"].tolist()
 

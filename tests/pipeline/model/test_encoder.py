@@ -17,7 +17,9 @@ SMALL = EncoderShape(
     num_attention_heads=2,
     intermediate_size=32,
     hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.2,
     max_position_embeddings=20,
+    architecture="deck",
 )
 DECK = EncoderShape(
     vocab_size=20_256,
@@ -26,7 +28,9 @@ DECK = EncoderShape(
     num_attention_heads=2,
     intermediate_size=256,
     hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.2,
     max_position_embeddings=1000,
+    architecture="deck",
 )
 
 
@@ -90,7 +94,7 @@ def test_attention_over_a_padded_grid_and_over_groups_learn_alike() -> None:
     rows = [[2, 7, 3], [2, 8, 3], [2, *range(5, 23), 3]]
     for rate, padded in ((0.0, False), (0.0, True), (1e-7, False), (1e-7, True)):
         torch.manual_seed(0)
-        encoder = Encoder(replace(SMALL, hidden_dropout_prob=rate)).train()
+        encoder = Encoder(replace(SMALL, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)).train()
         torch.cat(encode(encoder, rows, padded)).square().sum().backward()
         found.append([parameter.grad for parameter in encoder.parameters()])
     for others in found[1:]:

@@ -11,7 +11,7 @@ from pipeline.model.encoder import EncoderShape
 from pipeline.model.layout import Layout, Reads
 from pipeline.model.pretraining import Batch, BertForPretraining, Losses, MaskedLMHead, losses
 
-SHAPE = EncoderShape(50, 2, 16, 2, 32, 0.0, 20)
+SHAPE = EncoderShape(50, 2, 16, 2, 32, 0.0, 0.0, 20, "deck")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_rows_with_few_and_many_masks_weigh_by_their_masks(model: BertForPretrai
 @pytest.mark.parametrize("masks", [1, 5, 700, 1030])
 def test_the_blockwise_loss_and_its_gradients_are_those_of_the_plain_one(masks: int) -> None:
     torch.manual_seed(0)
-    head = MaskedLMHead(SHAPE)
+    head = MaskedLMHead(SHAPE, torch.nn.Embedding(50, 16))
     labels = torch.randint(0, 50, (masks,))
     results = []
     for plain in (True, False):

@@ -13,8 +13,8 @@ from pipeline.errors import NonFiniteError
 from pipeline.model.encoder import EncoderShape
 from pipeline.model.pretraining import BertForPretraining
 from pipeline.settings import load_preset
-from pipeline.shards import Examples, IntArray, read_shards, shard_buckets
-from pipeline.training.batches import BatchLoader, Order, make_batch
+from pipeline.shards import Examples, read_shards, shard_buckets
+from pipeline.training.batches import BatchLoader, Order, Rows, make_batch
 from pipeline.training.distributed import World
 from pipeline.training.evaluate import evaluate
 from pipeline.training.loop import Trainer, derived_seed
@@ -70,7 +70,7 @@ def test_warm_up_rises_from_above_zero_to_the_peak_and_does_not_drop() -> None:
 
 def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examples, small_built) -> None:
     torch.manual_seed(0)
-    model = BertForPretraining(EncoderShape(small_built.vocabulary.facts["size"], 2, 16, 2, 32, 0.2, 64)).train()
+    model = BertForPretraining(EncoderShape(small_built.vocabulary.facts["size"], 2, 16, 2, 32, 0.2, 0.2, 64, "deck")).train()
     whole = evaluate(model, examples, len(examples), ALONE)
     assert model.training
     for size in (1, 2, 7):
@@ -84,9 +84,9 @@ def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examp
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Examples, ahead: bool) -> None:
     order = Order(len(examples), 8, 0)
-    loader = BatchLoader(examples, Order(len(examples), 8, 0), ALONE, ahead)
+    loader = BatchLoader(lambda step: Rows(examples, order.rows(step)), ALONE, ahead=ahead)
     for step in (0, 1, 2, 9, 3):
-        batch, rows = loader.load(step)
+        (batch,), rows = loader.load(step)
         wanted = make_batch(examples, order.rows(step))
         assert rows == len(order.rows(step))
         assert torch.equal(batch.input_ids, wanted.input_ids) and torch.equal(batch.labels, wanted.labels)
@@ -96,11 +96,7 @@ def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Ex
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_what_goes_wrong_in_the_loader_is_raised_where_its_batch_is_wanted(examples: Examples, ahead: bool) -> None:
-    class Wrong(Order):
-        def rows(self, step: int) -> IntArray:
-            return super().rows(step) if step != 1 else np.array([len(examples)])
-
-    loader = BatchLoader(examples, Wrong(len(examples), 8, 0), ALONE, ahead)
+    loader = BatchLoader(lambda step: Rows(examples, np.array([0 if step != 1 else len(examples)])), ALONE, ahead=ahead)
     loader.load(0)
     with pytest.raises(IndexError):
         loader.load(1)
@@ -156,7 +152,7 @@ def test_losses_of_bf16_are_those_of_fp32_within_half_a_percent_after_equal_step
 
 
 def add(metrics: Metrics, step: int, mlm: float, norm: float = 1.0) -> None:
-    metrics.add(step, torch.tensor(mlm), torch.tensor(0.5), torch.tensor(norm), 0.1, 8)
+    metrics.add(step, {"mlm_loss": torch.tensor(mlm), "next_sentence_loss": torch.tensor(0.5)}, torch.tensor(norm), 0.1, 8)
 
 
 def test_metrics_go_on_from_the_lines_they_are_given(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from pipeline.data.build import build_shards
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import TrainingError
 from pipeline.export import export_encoder
-from pipeline.settings import VocabularySettings
 from pipeline.shards import SHARD, read_shards
 from pipeline.storage import MANIFEST
 from pipeline.training.run import plan_run
@@ -55,7 +54,7 @@ def test_a_run_writes_its_folder_and_learns(small_built, train, tmp_path: Path) 
     assert steps[-1]["mlm_loss_mean"] == pytest.approx(sum(row["mlm_loss"] for row in steps) / 60)
     assert sum(row["mlm_loss"] for row in steps[-5:]) < sum(row["mlm_loss"] for row in steps[:5]) - 1.5
     held_out = output.facts["held_out"]
-    assert set(held_out) == {"mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy"}
+    assert set(held_out) == {"mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy", "unigram_loss"}
     assert not small_built.store.children(f"{run.store}/checkpoints/{run.key}"), "a finished run needs no checkpoint"
     again = train(run)
     assert again.returncode == 0 and "nothing to do" in again.stdout
@@ -164,7 +163,7 @@ def test_a_run_file_that_is_none_is_one_clear_error(tmp_path: Path, content: str
 @pytest.mark.parametrize("ranks", [2])
 def test_ranks_give_the_update_of_one_process(small_built, train, tmp_path: Path, ranks: int) -> None:
     """Dropout off, ragged batches."""
-    preset = small_built.preset.override(model={"hidden_dropout_prob": 0.0})
+    preset = small_built.preset.override(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     built = type(small_built)(**{**vars(small_built), "preset": preset})
     # The last batch of an epoch has one row, so that one rank has none.
     rows = len(read_shards(built.write_run(tmp_path / "size").train))
@@ -217,8 +216,9 @@ def test_a_warm_start_with_another_vocabulary_or_shape_is_refused_with_both(smal
     wider = preset.override(model={"hidden_size": 32})
     with pytest.raises(TrainingError, match=rf"encoder {encoder.key} has hidden_size 16 \(wanted 32\)"):
         plan_run(store, wider, small_built.train, small_built.valid, tmp_path / "wider", encoder).save()
-    words = build_vocabulary(store, small_built.corpus, VocabularySettings(min_count=1))
-    shards = [build_shards(store, small_built.corpus, words, split, preset) for split in ("train", "valid")]
+    every_word = preset.override(vocabulary={"min_count": 1})
+    words = build_vocabulary(store, small_built.corpus, every_word)
+    shards = [build_shards(store, small_built.corpus, words, split, every_word) for split in ("train", "valid")]
     with pytest.raises(TrainingError, match=f"has vocabulary {small_built.vocabulary.key}, the shards .* have {words.key}"):
         plan_run(store, preset, *shards, tmp_path / "words", encoder).save()
     assert not (tmp_path / "wider").exists() and not (tmp_path / "words").exists()
