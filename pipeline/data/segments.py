@@ -136,13 +136,13 @@ def _chunks(bucket: Bucket, offsets: I64, settings: ShardSettings, repeat: int) 
 
     found: list[tuple[int, int, int, int, bool]] = []
     places, documents = offsets.tolist(), bucket.sentences.tolist()
-    split, order, gives_back = settings.pairs != "none", settings.pairs == "sentence_order", settings.pairs == "next_sentence"
+    split, gives_back = settings.pairs != "none", settings.pairs == "next_sentence"
     for first, last in itertools.pairwise(documents):
         start, draw = first, first
         while start < last:
             end = bisect_left(places, places[start] + targets[draw], start + 1, last)
-            if order and end == start + 1 and end < last:
-                end += 1  # one sentence has no order
+            if split and end == start + 1 and end < last:
+                end += 1  # of one sentence B could only be random, and labels would lean to 1
             middle = start + 1 + int(splits[draw] * (end - start - 1)) if split and end > start + 1 else end
             coin = coins[draw] or (gives_back and middle == end)
             found.append((draw, start, middle, end, coin))
