@@ -1,9 +1,10 @@
 """Masks for masked-language modelling (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 
 In: rows `<cls> A <sep> B <sep>`. Out: the rows with masks applied, the sorted masked positions and the tokens that
-stood there. The decision that matters: special tokens are never candidates; a random replacement is a real word.
+stood there. The decision that matters: special tokens are never candidates; a random replacement is a real word; masks
+depend on the streams alone, so that the same can be made beforehand or while training.
 
-Legend: R rows, N tokens of all rows, M masked positions of all rows.
+Legend: R rows, N tokens of all rows, M masked positions of all rows, W words of all rows.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .ragged import I64, offsets_of
+from .ragged import I64, offsets_of, spans
 from .randomness import U64, Purpose, below, bits, streams, unit
 from .settings import ShardSettings
 from .shards import IntArray
@@ -19,6 +20,7 @@ from .tokens import TokenTable
 
 _LAST = np.uint64(2**64 - 1)
 _ROWS_AT_ONCE = 1024  # so that one long row makes few others wide
+_DRAWN_BITS = np.uint64(40)  # of a draw, beside a row's number below 2**24
 _ROW_SPAN = np.uint64(1 << 15)  # counters of a row's positions; max_length is below it
 
 
@@ -59,10 +61,14 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     wanted = np.minimum(np.maximum(1, np.rint(lengths * settings.masking_rate).astype(np.int64)), settings.max_predictions_per_seq)
     counts = np.minimum(wanted, candidates)
 
-    # Each candidate draws a number, no two of a row the same one; the row's smallest are chosen.
-    drawn = bits(np.repeat(random.order, lengths), counter)
-    drawn[special] = _LAST
-    chosen = np.flatnonzero((drawn <= np.repeat(_smallest(drawn, offsets, counts), lengths)) & ~special)
+    draws = bits(np.repeat(random.order, lengths), counter)
+    if settings.whole_word:
+        chosen = _whole_words(draws, input_ids, offsets, counts, settings.max_predictions_per_seq, table)
+        counts = np.diff(np.searchsorted(chosen, offsets))
+    else:
+        # Each candidate draws a number, no two of a row the same one; the row's smallest are chosen.
+        draws[special] = _LAST
+        chosen = np.flatnonzero((draws <= np.repeat(_smallest(draws, offsets, counts), lengths)) & ~special)
 
     labels = input_ids[chosen]
     row = np.repeat(np.arange(len(lengths)), counts)
@@ -75,6 +81,11 @@ def make_masks(input_ids: npt.NDArray[np.int32], offsets: I64, random: Streams, 
     masked[chosen[as_random]] = words[as_random]
     kinds = (int(as_mask.sum()), int(as_random.sum()), int((~as_mask & ~as_random).sum()))
     return Masks(masked, position[chosen].astype(np.int16), labels, offsets_of(counts), kinds)
+
+
+def no_masks(input_ids: npt.NDArray[np.int32], offsets: I64) -> Masks:
+    """Rows as they are, for masks that are drawn while training."""
+    return Masks(input_ids, np.zeros(0, np.int16), np.zeros(0, np.int32), np.zeros_like(offsets), (0, 0, 0))
 
 
 def dynamic_masks(
@@ -90,6 +101,52 @@ def dynamic_masks(
         streams(numbers, epochs, settings.seed, purpose) for purpose in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD)
     )
     return make_masks(input_ids, offsets, Streams(order, kind, word, np.zeros_like(numbers)), settings, table)
+
+
+def _whole_words(draws: U64, input_ids: npt.NDArray[np.int32], offsets: I64, wanted: I64, most: int, table: TokenTable) -> I64:
+    """The places [M] of whole words, taken in random order while they fit into what is wanted of their row [R].
+
+    A word that would exceed it is passed over and the next one tried, as in BERT's code. Where every word would, the
+    shortest is taken (its first `most` tokens, should it be longer than that), so that no row is without.
+    """
+    special = table.never_masked[input_ids]
+    after_special = np.ones(len(input_ids), bool)  # or at a row's beginning: begins a word, whatever it is
+    after_special[1:] = special[:-1]
+    after_special[offsets[:-1]] = True
+    begins = ~special & (after_special | ~table.continues_word[input_ids])
+    marks = np.append(np.flatnonzero(begins | special), len(input_ids))  # a word ends at the next of them
+    lengths = np.diff(marks)[begins[marks[:-1]]]
+    start = np.flatnonzero(begins)
+    row = np.repeat(np.arange(len(wanted)), np.diff(offsets))[start]
+
+    keys = (row.astype(np.uint64) << _DRAWN_BITS) + (draws[start] >> (np.uint64(64) - _DRAWN_BITS))  # one sorts faster than two
+    order = np.argsort(keys, kind="stable")
+    taken = np.zeros(len(start), bool)
+    left = wanted.copy()
+    open_ = order
+    while len(open_ := open_[lengths[open_] <= left[row[open_]]]):
+        fits = _sums_within_rows(lengths[open_], row[open_]) <= left[row[open_]]
+        first_that_does_not = _sums_within_rows((~fits).astype(np.int64), row[open_])
+        now = open_[first_that_does_not == 0]
+        taken[now] = True
+        left -= np.bincount(row[now], lengths[now], len(left)).astype(np.int64)
+        open_ = open_[first_that_does_not > 1]
+
+    without = np.flatnonzero((np.bincount(row[taken], minlength=len(wanted)) == 0)[row])
+    shortest = without[np.lexsort((keys[without], lengths[without], row[without]))]
+    shortest = shortest[np.diff(row[shortest], prepend=-1) > 0]
+    taken[shortest] = True
+    lengths[shortest] = np.minimum(lengths[shortest], most)
+    return spans(start[taken], lengths[taken])
+
+
+def _sums_within_rows(values: I64, row: I64) -> I64:
+    """Running sums [W], anew with each row."""
+    sums = np.cumsum(values)
+    first = np.diff(row, prepend=-1) > 0
+    before = np.maximum.accumulate(np.where(first, sums - values, 0))
+    within: I64 = sums - before
+    return within
 
 
 def _smallest(values: U64, offsets: I64, counts: I64) -> U64:

@@ -23,6 +23,11 @@ class Purpose(IntEnum):
     MASK_ORDER = 4
     MASK_KIND = 5
     MASK_WORD = 6
+    SHORT = 7
+    LENGTH = 8
+    SPLIT = 9
+    CUT_FIRST = 10
+    CUT_SECOND = 11
 
 
 def mix(x: U64) -> U64:
@@ -32,14 +37,15 @@ def mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
-def streams(digests: U64, occurrence: U64, seed: int, purpose: Purpose) -> U64:
+def streams(digests: U64, occurrence: U64, seed: int, purpose: Purpose, repeat: int = 0) -> U64:
     """One stream a document.
 
     :param digests: 64 bits of the digest of each document's text.
     :param occurrence: how many equal documents came before it.
+    :param repeat: how many times the documents have been gone through before.
     """
     base = mix(digests + occurrence * _GOLDEN)
-    return mix(base ^ mix(np.asarray([seed * 256 + purpose], np.uint64)))
+    return mix(base ^ mix(np.asarray([(repeat << 40) + seed * 256 + purpose], np.uint64)))
 
 
 def bits(stream: U64, counter: U64) -> U64:

@@ -1,7 +1,8 @@
 """The shard: Parquet examples, where the data stages and training meet.
 
 In: columns of examples, one row an example, real tokens only. Out: zstd Parquet that any reader can use, and
-flat arrays for training. The decision that matters: no padding is ever stored, so nothing downstream pays for it.
+flat arrays for training. The decision that matters: no padding is ever stored, so nothing downstream pays for it; a column
+that a recipe does not fill (masks drawn while training, labels without a pair task) is absent, not filled with nothing.
 
 Legend: R rows, N real tokens of all rows, M masked positions of all rows.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import DamagedOutputError
+from .ragged import offsets_of
 from .storage import Output, Store
 
 SHARD = "examples.parquet"
@@ -32,13 +34,24 @@ SCHEMA = pa.schema(
         pa.field("document", pa.int32(), nullable=False),
     ]
 )
+OPTIONAL = (frozenset({"masked_lm_positions", "masked_lm_labels"}), frozenset({"next_sentence_label"}))
+"""Columns that may be absent, those of a set together: with masks drawn while training, and without a pair task."""
+IGNORED = -100  # next_sentence_label of a row without one, as torch's cross-entropy passes it over
 
 IntArray = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """What was counted while a shard, or a set of them, was built."""
+    """What was counted while a shard, or a set of them, was built.
+
+    Of the text, once: `documents`, those `of_one_sentence`, `sentences` and `tokens` that are not empty, those `unknown`.
+    Of each time that it is gone through: `pairs`, which become a row each unless they are dropped. Those are neighbouring
+    sentences, of which `pairs_that_fit` are short enough before a random B is put in, or runs of sentences that fill a row
+    (all of these fit, since they are truncated). `dropped_too_long`: neighbours longer than a row. `dropped_no_negative`:
+    no honest random B in the bucket, or, of sentence order, the other order stands in the text too. `dropped_one_sentence`:
+    no second sentence to order. Of the rows: `truncated` to the longest length, `followed` those of label 0, masks by kind.
+    """
 
     documents: int = 0
     documents_of_one_sentence: int = 0
@@ -49,8 +62,10 @@ class ShardCounts:
     pairs_that_fit: int = 0
     dropped_too_long: int = 0
     dropped_no_negative: int = 0
+    dropped_one_sentence: int = 0
     rows: int = 0
     row_tokens: int = 0
+    truncated: int = 0
     followed: int = 0
     masked: int = 0
     masked_as_mask: int = 0
@@ -69,7 +84,8 @@ class Examples:
     """Examples of one or many shards as flat arrays.
 
     Row r's tokens are `input_ids[offsets[r]:offsets[r + 1]]`, its masks
-    `masked_lm_positions[mask_offsets[r]:mask_offsets[r + 1]]`, counted from the row's own start.
+    `masked_lm_positions[mask_offsets[r]:mask_offsets[r + 1]]`, counted from the row's own start. Without masks those arrays
+    are empty and all mask offsets 0; without a pair task each label is `IGNORED`.
     """
 
     input_ids: IntArray  # [N] int32
@@ -84,8 +100,18 @@ class Examples:
     def __len__(self) -> int:
         return len(self.next_sentence_label)
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks are in the rows; false: they are drawn while training. A set without a row has all columns."""
+        return not len(self) or len(self.masked_lm_labels) > 0
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether rows have a next-sentence label."""
+        return not len(self) or bool((self.next_sentence_label != IGNORED).any())
+
     def table(self) -> pa.Table:
-        """The same as an Arrow table with the shard's schema."""
+        """The same as an Arrow table with the shard's schema, without the columns that hold nothing."""
 
         def lists(offsets: IntArray, values: IntArray, kind: pa.DataType) -> pa.ListArray:
             return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, kind))
@@ -98,7 +124,9 @@ class Examples:
             pa.array(self.next_sentence_label, pa.int8()),
             pa.array(self.document, pa.int32()),
         ]
-        return pa.Table.from_arrays(columns, schema=SCHEMA)
+        table = pa.Table.from_arrays(columns, schema=SCHEMA)
+        held = zip(OPTIONAL, (self.has_masks, self.has_labels), strict=True)
+        return table.drop_columns([name for names, here in held if not here for name in names])
 
     def digest(self) -> str:
         """The sha256 of the contents, whatever pyarrow wrote them."""
@@ -114,7 +142,10 @@ class Examples:
 
         :raises ValueError: the table has another schema.
         """
-        if not table.schema.equals(SCHEMA):
+        absent = set(SCHEMA.names) - set(table.schema.names)
+        wanted = pa.schema([entry for entry in SCHEMA if entry.name not in absent])
+        whole_sets = all(names <= absent or not names & absent for names in OPTIONAL)
+        if not table.schema.equals(wanted) or not absent <= frozenset.union(*OPTIONAL) or not whole_sets:
             raise ValueError(f"got columns {table.schema.names}, wanted {SCHEMA.names} with the shard's types")
 
         def lists(name: str) -> tuple[IntArray, IntArray]:
@@ -123,17 +154,37 @@ class Examples:
             return offsets - offsets[0], column.flatten().to_numpy()
 
         offsets, input_ids = lists("input_ids")
-        mask_offsets, labels = lists("masked_lm_labels")
+        no_masks: tuple[IntArray, IntArray] = np.zeros_like(offsets), np.zeros(0, np.int32)
+        mask_offsets, labels = no_masks if "masked_lm_labels" in absent else lists("masked_lm_labels")
+        _, positions = no_masks if "masked_lm_positions" in absent else lists("masked_lm_positions")
+        unlabelled = "next_sentence_label" in absent
         return cls(
             input_ids=input_ids,
             token_type_ids=lists("token_type_ids")[1],
             offsets=offsets,
-            masked_lm_positions=lists("masked_lm_positions")[1],
+            masked_lm_positions=positions.astype(np.int16),
             masked_lm_labels=labels,
             mask_offsets=mask_offsets,
-            next_sentence_label=table.column("next_sentence_label").to_numpy(),
+            next_sentence_label=np.full(len(table), IGNORED, np.int8) if unlabelled else table.column("next_sentence_label").to_numpy(),
             document=table.column("document").to_numpy(),
         )
+
+
+def concatenate(parts: Sequence[Examples]) -> Examples:
+    """The rows of all, in their order.
+
+    :raises DamagedOutputError: some have masks or labels and others have not.
+    """
+    parts = [part for part in parts if len(part)] or [Examples.from_table(SCHEMA.empty_table())]
+    if len({(part.has_masks, part.has_labels) for part in parts}) > 1:
+        raise DamagedOutputError("some shards have masks or labels and others have not; wanted shards of one set")
+
+    def offsets(name: str) -> IntArray:
+        return offsets_of(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+
+    flat = [entry.name for entry in fields(Examples) if not entry.name.endswith("offsets")]
+    values = {name: np.concatenate([getattr(part, name) for part in parts]) for name in flat}
+    return Examples(**values, offsets=offsets("offsets"), mask_offsets=offsets("mask_offsets"))
 
 
 def shard_buckets(store: Store, shards: Output) -> list[str]:
@@ -151,15 +202,15 @@ def read_shards(buckets: Sequence[str]) -> Examples:
 
     :raises DamagedOutputError: a shard is not readable or has another schema; the message names it.
     """
-    tables = []
+    parts = []
     for bucket in buckets:
         address = f"{bucket}/{SHARD}"
         try:
             with fsspec.open(address, "rb") as file:
                 # Read whole: a thread of Arrow's that lets go of a Python file at exit aborts the process.
-                tables.append(Examples.from_table(pq.read_table(pa.BufferReader(file.read()))).table())
+                parts.append(Examples.from_table(pq.read_table(pa.BufferReader(file.read()))))
         except FileNotFoundError:
             raise DamagedOutputError(f"{address}: missing; run the flow again, which makes it") from None
         except (pa.ArrowException, ValueError, OSError) as error:
             raise DamagedOutputError(f"{address}: not a readable shard ({error}); run the flow again, which makes it anew") from error
-    return Examples.from_table(pa.concat_tables(tables) if tables else SCHEMA.empty_table())
+    return concatenate(parts)

@@ -101,7 +101,7 @@ def small_preset() -> Preset:
     """The tiny recipe with sizes for a test."""
     return load_preset("tiny").override(
         vocabulary={"min_count": 2},
-        shards={"buckets": 2},
+        shards={"buckets": 2, "held_out_buckets": 2},
         model={"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 64},
         training={"steps": 10, "batch_size": 24, "learning_rate": 1e-3, "device": "cpu", "checkpoint_every_seconds": 0.0},
     )

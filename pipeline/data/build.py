@@ -3,50 +3,41 @@
 In: published corpus and vocabulary. Out: a shard set, a manifest that lists its buckets; each bucket is an output of
 its own. The decision that matters: a bucket's key is made of its own documents, the settings and the vocabulary, so
 that a changed corpus remakes only the buckets that its changes fall into.
-
-Legend: S sentences, T tokens of all sentences, P pairs, R rows, N tokens of all rows.
 """
 
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ..errors import CorpusError
-from ..masked_lm import Streams, make_masks
-from ..ragged import I64, offsets_of, spans
-from ..randomness import Purpose
 from ..settings import MOST_BUCKETS, Preset, ShardSettings, TextSettings
-from ..shards import SHARD, Examples, ShardCounts, write_shard
+from ..shards import SHARD, ShardCounts, write_shard
 from ..storage import Output, Recipe, Store
-from ..tokens import TokenTable
 from .documents import DocumentReader, numbers_of, read_bucket, spill_buckets, split_label, wanted_text
-from .next_sentence import FOLLOWS, Bucket, Pairs, make_pairs, neighbours
+from .examples import make_examples
 from .parallel import MOST_THREADS, map_in_threads
-from .sentences import split_sentences
+from .segments import PAIR_TASKS
 from .tokenizer import Vocabulary
 
 FORMAT = 2
-SPECIALS_OF_A_PAIR = 3
+_HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MEMORY_OF_TEXT = 16  # bytes for each byte of text, while a bucket is built
 
 logger = logging.getLogger(__name__)
 
 
-def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, preset: Preset) -> Output:
+def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, preset: Preset, *, long: bool = False) -> Output:
     """Build the shards of a split (`train` or `valid`) with the training vocabulary.
 
-    :raises CorpusError: the split gives no pair, or pairs of one label only.
+    :param long: those of training's last part, of rows of `shards.long_max_length`.
+    :raises CorpusError: the split gives no row, or labels of one kind only.
     """
-    settings, text = preset.shards, preset.text
-    for_key = settings.for_key() | text.for_key() | {"split": split}
+    settings, text = _of_split(preset.shards.of_long_part() if long else preset.shards, split), preset.text
+    for_key = {name: value for name, value in settings.for_key().items() if name != _HELD_OUT} | text.for_key() | {"split": split}
     recipe = Recipe("shards", FORMAT, for_key, {"corpus": corpus.key, "vocabulary": vocabulary.key})
 
     recorded: dict[str, int] = {}
@@ -54,7 +45,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
         documents = spill_buckets(DocumentReader.of(corpus, split, text), settings.buckets, folder)
-        _advise_on_size(list(documents))
+        _advise_on_size(list(documents), _buckets_setting(split))
         empty = next((path for path, count in documents.items() if not count), None)  # all that are empty are one output
         distinct = [path for path, count in documents.items() if count or path == empty]
         built = dict(
@@ -70,15 +61,12 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
         found = sum(output.found for output in built.values())
         recorded.update(buckets_found=found, buckets_made=len(built) - found)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
-        _check(split_label(corpus, split), counts, settings, text)
-        if split == "train" and counts.followed in (0, counts.rows):
-            raise CorpusError(
-                f"{split_label(corpus, split)}: all {counts.rows} pairs got the same label, so next-sentence prediction has nothing "
-                "to learn; bring more text or try another shards.seed"
-            )
+        _check(split_label(corpus, split), split, counts, settings, text)
         contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
         return {
             "split": split,
+            "pairs": settings.pairs,
+            "masking": settings.masking,
             "counts": counts.as_dict(),
             "contents": contents,
             "vocabulary_size": len(words),
@@ -88,15 +76,24 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
     return _make_set(store, recipe, build, recorded)
 
 
-def _advise_on_size(buckets: list[Path]) -> None:
+def _of_split(settings: ShardSettings, split: str) -> ShardSettings:
+    """The held-out split has buckets of its own number, and is gone through once: repeating it would tell nothing new."""
+    return settings if split == "train" else replace(settings, buckets=settings.held_out_buckets, dupe_factor=1)
+
+
+def _buckets_setting(split: str) -> str:
+    return "shards.buckets" if split == "train" else f"shards.{_HELD_OUT}"
+
+
+def _advise_on_size(buckets: list[Path], setting: str) -> None:
     """Say so where fewer, larger buckets than is good take memory."""
     largest = max(path.stat().st_size for path in buckets) >> 20
     wanted = min(len(buckets) * largest // GOOD_BUCKET, MOST_BUCKETS)
     if largest > LARGE_BUCKET and wanted > len(buckets):
         logger.warning(
-            "shards.buckets: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
+            "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
             "for less memory set it to %d",
-            *(len(buckets), largest, largest * _MEMORY_OF_TEXT, MOST_THREADS, wanted),
+            *(setting, len(buckets), largest, largest * _MEMORY_OF_TEXT, MOST_THREADS, wanted),
         )
 
 
@@ -123,100 +120,40 @@ def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: s
     return store.make(recipe, build, verify=True)
 
 
-def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings, text: TextSettings) -> tuple[Examples, ShardCounts]:
-    """Pairs and masks of one bucket.
+def _check(label: str, split: str, counts: ShardCounts, settings: ShardSettings, text: TextSettings) -> None:
+    """See that there are rows, and labels of both kinds to learn from.
 
-    :param documents: columns text and digest, sorted by digest.
+    :raises CorpusError: there are not; says what of the text or the settings is the cause.
     """
-    sentences = split_sentences(documents.column("text").combine_chunks(), text)
-    ids, offsets = vocabulary.encode(sentences.text)
-    filled = np.diff(offsets) > 0  # an empty sentence is none
-    document, offsets = sentences.document[filled], offsets_of(np.diff(offsets)[filled])
-    digests, occurrence = _count_among_equals(documents.column("digest").combine_chunks())
-    bucket = Bucket(document, _identities(ids, offsets), digests, occurrence)
-    pairs = make_pairs(bucket, settings.seed)
-
-    lengths = np.diff(offsets)
-    row_lengths = lengths[pairs.first] + lengths[pairs.second] + SPECIALS_OF_A_PAIR
-    fits = row_lengths <= settings.max_length
-    pairs = Pairs(pairs.first[fits], pairs.second[fits], pairs.label[fits], pairs.number[fits], pairs.without_negative)
-    input_ids, token_type_ids, row_offsets = _rows(ids, offsets, pairs, vocabulary.table)
-    own = document[pairs.first]
-    order, kind, word = (bucket.streams(settings.seed, p)[own] for p in (Purpose.MASK_ORDER, Purpose.MASK_KIND, Purpose.MASK_WORD))
-    masks = make_masks(input_ids, row_offsets, Streams(order, kind, word, pairs.number.astype(np.uint64)), settings, vocabulary.table)
-    examples = Examples(
-        input_ids=masks.input_ids,
-        token_type_ids=token_type_ids,
-        offsets=row_offsets,
-        masked_lm_positions=masks.positions,
-        masked_lm_labels=masks.labels,
-        mask_offsets=masks.offsets,
-        next_sentence_label=pairs.label,
-        document=own.astype(np.int32),
-    )
-    first = neighbours(document)
-    per_document = np.bincount(document, minlength=len(documents))
-    counts = ShardCounts(
-        documents=len(documents),
-        documents_of_one_sentence=int((per_document == 1).sum()),
-        sentences=len(lengths),
-        tokens=len(ids),
-        unknown_tokens=int((ids == vocabulary.table.unknown_id).sum()),
-        pairs=len(first),
-        pairs_that_fit=int((lengths[first] + lengths[first + 1] + SPECIALS_OF_A_PAIR <= settings.max_length).sum()),
-        dropped_too_long=int((~fits).sum()),
-        dropped_no_negative=pairs.without_negative,
-        rows=len(examples),
-        row_tokens=len(input_ids),
-        followed=int((pairs.label == FOLLOWS).sum()),
-        masked=len(masks.labels),
-        masked_as_mask=masks.kinds[0],
-        masked_as_random=masks.kinds[1],
-        masked_kept=masks.kinds[2],
-    )
-    return examples, counts
-
-
-def _count_among_equals(digests: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Of sorted digests: 64 bits of each, and how many equal ones stand before it."""
-    numbers = numbers_of(digests)
-    new = np.ones(len(numbers), bool)
-    new[1:] = (numbers[1:] != numbers[:-1]).any(1)
-    place = np.arange(len(numbers))
-    first = np.maximum.accumulate(np.where(new, place, 0)) if len(place) else place
-    return numbers[:, 1].copy(), (place - first).astype(np.uint64)
-
-
-def _identities(ids: npt.NDArray[np.int32], offsets: I64) -> I64:
-    """A number [S] for each sentence, equal where the ids are equal."""
-    rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets * 4), pa.py_buffer(ids)])
-    identities: I64 = pc.dictionary_encode(rows).indices.to_numpy().astype(np.int64)
-    return identities
-
-
-def _rows(
-    ids: npt.NDArray[np.int32], offsets: I64, pairs: Pairs, table: TokenTable
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8], I64]:
-    """`<cls> A <sep> B <sep>` of each pair [N], the segment of each token [N], and the rows' offsets [R + 1]."""
-    a, b = (np.diff(offsets)[side] for side in (pairs.first, pairs.second))
-    row_offsets = offsets_of(a + b + SPECIALS_OF_A_PAIR)
-    start = row_offsets[:-1]
-    input_ids = np.full(row_offsets[-1], table.sep_id, np.int32)
-    input_ids[start] = table.cls_id
-    input_ids[spans(start + 1, a)] = ids[spans(offsets[pairs.first], a)]
-    input_ids[spans(start + a + 2, b)] = ids[spans(offsets[pairs.second], b)]
-    token_type_ids = np.zeros(row_offsets[-1], np.int8)
-    token_type_ids[spans(start + a + 2, b + 1)] = 1
-    return input_ids, token_type_ids, row_offsets
-
-
-def _check(label: str, counts: ShardCounts, settings: ShardSettings, text: TextSettings) -> None:
+    documents = f"{label}: {counts.documents} documents"
     if not counts.pairs:
-        raise CorpusError(f"{label}: {counts.documents} documents and no two sentences in one of them, so no pair; {wanted_text(text)}")
+        lacks = "no two sentences in one of them, so no pair" if settings.pairs == "neighbours" else "no sentence in them"
+        raise CorpusError(f"{documents} and {lacks}; {wanted_text(text)}")
+    if settings.pairs == "sentence_order" and counts.dropped_one_sentence == counts.pairs:
+        raise CorpusError(f"{documents} and no two sentences in one of them, so no order; {wanted_text(text)}")
     if not counts.rows:
-        few = f"bring more text or set fewer shards.buckets than {settings.buckets}"
-        raise CorpusError(
-            f"{label}: none of {counts.pairs} pairs can be used: {counts.dropped_too_long} are longer than shards.max_length, "
-            f"{settings.max_length} tokens, and for {counts.dropped_no_negative} no honest negative exists in their bucket; "
-            f"{'raise shards.max_length' if counts.dropped_too_long > counts.dropped_no_negative else few}"
+        raise CorpusError(f"{label}: none of {counts.pairs} pairs can be used: {_why_dropped(split, counts, settings)}")
+    if split != "train" or settings.pairs not in PAIR_TASKS or counts.followed not in (0, counts.rows):
+        return
+    if settings.pairs == "next_sentence" and counts.documents_of_one_sentence == counts.documents:
+        raise CorpusError(f"{documents} of one sentence each, so B never follows A; {wanted_text(text)}, or set shards.pairs to none")
+    todo = "bring more text or try another shards.seed"
+    raise CorpusError(f"{label}: all {counts.rows} pairs got the same label, so there is nothing to learn from it; {todo}")
+
+
+def _why_dropped(split: str, counts: ShardCounts, settings: ShardSettings) -> str:
+    few = f"bring more text or set fewer {_buckets_setting(split)} than {settings.buckets}"
+    if settings.pairs == "sentence_order":
+        return f"{counts.dropped_one_sentence} have one sentence and {counts.dropped_no_negative} are in order both ways; bring other text"
+    if settings.pairs == "next_sentence":
+        if counts.documents > 1:
+            return f"for {counts.dropped_no_negative} no honest random B exists in another document of their bucket; {few}"
+        return (
+            "there is one document, and a random B is from another; part the text into documents by blank lines, "
+            "or set text.documents to paragraph, or shards.pairs to sentence_order or none"
         )
+    return (
+        f"{counts.dropped_too_long} are longer than shards.max_length, {settings.max_length} tokens, and for "
+        f"{counts.dropped_no_negative} no honest negative exists in their bucket; "
+        f"{'raise shards.max_length' if counts.dropped_too_long > counts.dropped_no_negative else few}"
+    )

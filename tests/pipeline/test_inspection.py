@@ -17,9 +17,10 @@ from pipeline.errors import DamagedOutputError, PipelineError
 from pipeline.inspection import LABELS, Example, ShardSet, Token, count_shards, draw_examples, find_shards, open_shards
 from pipeline.shards import SHARD
 from pipeline.storage import MANIFEST, Output, Store
-from pipeline.tokens import CLS, CLS_ID, MASK, SEP, SEP_ID, TOKENIZER, UNKNOWN
+from pipeline.tokens import TOKENIZER, WORD_LEVEL_TOKENS
 
 ALL = 10**9
+_, UNKNOWN, CLS, SEP, MASK = WORD_LEVEL_TOKENS.values()
 
 
 @pytest.fixture(params=["small_built", pytest.param("wikitext2_built", id="WikiText-2")])
@@ -49,7 +50,7 @@ def neighbours(corpus: Output, words: set[str]) -> set[tuple[str, str]]:
 
 
 def test_printed_examples_give_back_the_sentences_of_the_corpus(built, shards: ShardSet) -> None:
-    pairs = neighbours(built.corpus, set(shards.words))
+    pairs = neighbours(built.corpus, set(shards.table.tokens))
     sentences = {sentence for pair in pairs for sentence in pair}
     examples = draw_examples(shards, 500, seed=3)
     labels = Counter(example.label for example in examples)
@@ -68,10 +69,10 @@ def test_the_masks_shown_are_those_of_the_parquet_rows(built, shards: ShardSet) 
     for example in draw_examples(shards, 200, seed=1):
         (row,) = pq.read_table(f"{built.store.address('bucket', example.bucket)}/{SHARD}").slice(example.row, 1).to_pylist()
         tokens = example.first + example.second
-        assert [token.now for token in tokens] == [shards.words[token] for token in row["input_ids"]]
+        assert [token.now for token in tokens] == [shards.table.tokens[token] for token in row["input_ids"]]
         assert len(example.second) == sum(row["token_type_ids"])
         assert [place for place, token in enumerate(tokens) if token.was] == row["masked_lm_positions"]
-        assert [token.was for token in tokens if token.was] == [shards.words[token] for token in row["masked_lm_labels"]]
+        assert [token.was for token in tokens if token.was] == [shards.table.tokens[token] for token in row["masked_lm_labels"]]
         assert LABELS.index(example.label) == row["next_sentence_label"]
         assert example.document == row["document"]
 
@@ -84,9 +85,9 @@ def test_a_masked_token_is_printed_with_what_stood_there() -> None:
 def test_statistics_are_the_counts_of_the_manifest_and_of_the_rows(built, shards: ShardSet) -> None:
     found, counts = count_shards(shards), built.train.facts["counts"]
     assert found.counts.as_dict() == counts
-    assert found.lengths.sum() == found.seen[CLS_ID] == counts["rows"]
+    assert found.lengths.sum() == found.seen[shards.table.cls_id] == counts["rows"]
     assert found.lengths @ np.arange(len(found.lengths)) == found.seen.sum() == counts["row_tokens"]
-    assert found.seen[SEP_ID] == 2 * counts["rows"]
+    assert found.seen[shards.table.sep_id] == 2 * counts["rows"]
     assert found.sample == ""
     assert counts["rows"] + counts["dropped_too_long"] + counts["dropped_no_negative"] == counts["pairs"]
 
@@ -163,7 +164,7 @@ def test_a_set_is_found_by_address_by_key_and_as_the_newest(small_built, tmp_pat
 
 def test_the_newest_set_is_the_one_made_last(small_built) -> None:
     second = build_shards(
-        small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.override(shards={"seed": 7}).shards
+        small_built.store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.override(shards={"seed": 7})
     )
     path = Path(small_built.train.address) / MANIFEST
     for created, newest in (("2020-01-01T00:00:00+00:00", second.key), ("2099-01-01T00:00:00+00:00", small_built.train.key)):
@@ -174,8 +175,8 @@ def test_the_newest_set_is_the_one_made_last(small_built) -> None:
 
 
 def test_a_beginning_of_many_keys_is_refused_with_their_names(small_built) -> None:
-    settings = small_built.preset.override(shards={"buckets": 32}).shards
-    build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", settings)
+    preset = small_built.preset.override(shards={"buckets": 32})
+    build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", preset)
     keys = [f"{stage}/{key}" for stage in ("shards", "bucket") for key in small_built.store.children(f"{small_built.store.root}/{stage}")]
     (digit, count), *_ = Counter(name.split("/")[1][0] for name in keys).most_common(1)
     with pytest.raises(PipelineError, match=rf"^{digit}: {count} keys in .* begin so, ") as caught:
@@ -204,8 +205,8 @@ def test_a_bucket_alone_is_inspected_as_a_set_is(small_built) -> None:
 
 
 def test_a_bucket_without_a_row_has_no_lengths(small_built) -> None:
-    settings = small_built.preset.override(shards={"buckets": 64}).shards
-    many = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", settings)
+    preset = small_built.preset.override(shards={"buckets": 64})
+    many = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", preset)
     empty = find_shards(small_built.store, next(entry["key"] for entry in many.facts["buckets"] if not entry["rows"]))
     assert draw_examples(empty, 5, seed=0) == []
     table = [line.cells() for line in count_shards(empty).table()]
@@ -276,7 +277,7 @@ def test_the_names_that_are_printed_are_found(small_built) -> None:
 
 
 def test_a_damaged_set_does_not_hide_the_others(small_built) -> None:
-    settings = small_built.preset.override(shards={"seed": 8}).shards
-    damaged = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", settings)
+    preset = small_built.preset.override(shards={"seed": 8})
+    damaged = build_shards(small_built.store, small_built.corpus, small_built.vocabulary, "train", preset)
     (Path(damaged.address) / MANIFEST).write_text("{", "utf-8")
     assert find_shards(small_built.store, None).output.key == small_built.train.key

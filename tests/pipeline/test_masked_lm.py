@@ -8,9 +8,12 @@ import pytest
 from pipeline.masked_lm import Masks, Streams, make_masks
 from pipeline.ragged import offsets_of
 from pipeline.settings import ShardSettings, load_preset
-from pipeline.tokens import CLS_ID, FIRST_WORD_ID, MASK_ID, SEP_ID, UNKNOWN_ID
+from pipeline.tokens import WORD_LEVEL_TOKENS, TokenTable
 
 VOCABULARY = 1_000
+FIRST_WORD_ID = len(WORD_LEVEL_TOKENS)
+TABLE = TokenTable([*WORD_LEVEL_TOKENS.values(), *(f"w{number}" for number in range(VOCABULARY - FIRST_WORD_ID))], WORD_LEVEL_TOKENS)
+CLS_ID, SEP_ID, MASK_ID, UNKNOWN_ID = TABLE.cls_id, TABLE.sep_id, TABLE.mask_id, TABLE.unknown_id
 SETTINGS = load_preset("tiny").shards
 
 
@@ -25,7 +28,7 @@ def mask(lengths: np.ndarray, settings: ShardSettings = SETTINGS, fill: int | No
     ids[offsets[1:] - 1] = SEP_ID
     stream = np.random.default_rng(1).integers(0, 2**63, (3, len(lengths)), dtype=np.uint64)
     random = Streams(*stream, number=np.arange(len(lengths), dtype=np.uint64) % np.uint64(5))
-    return ids, offsets, make_masks(ids, offsets, random, settings, VOCABULARY)
+    return ids, offsets, make_masks(ids, offsets, random, settings, TABLE)
 
 
 def rows(offsets: np.ndarray, masks: Masks) -> np.ndarray:

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import logging
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,10 @@ from pipeline.errors import CorpusError
 from pipeline.settings import load_preset
 from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
 from pipeline.storage import Store
-from pipeline.tokens import CLS_ID, MASK_ID, SEP_ID, SPECIAL_TOKENS
 
-SETTINGS = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 2})
+SETTINGS = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 2, "held_out_buckets": 2})
+TABLE = Vocabulary.of_words({}, 1).table
+CLS_ID, SEP_ID, MASK_ID = TABLE.cls_id, TABLE.sep_id, TABLE.mask_id
 
 
 def originals(examples: Examples) -> list[list[int]]:
@@ -54,9 +54,7 @@ def test_wikitext2_counts_are_the_decks(wikitext2_built) -> None:
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_wikitext2_pairs_are_those_of_a_direct_count(wikitext2_built, split: str) -> None:
     words = Vocabulary.open(wikitext2_built.vocabulary).table.tokens
-    paragraphs = read_as_the_deck(
-        wikitext2_built.corpus.file(f"{split}.tokens"), {w: i for i, w in enumerate(words) if i >= len(SPECIAL_TOKENS)}
-    )
+    paragraphs = read_as_the_deck(wikitext2_built.corpus.file(f"{split}.tokens"), {w: i for i, w in enumerate(words) if i >= len(TABLE)})
     following = {pair for p in paragraphs for pair in itertools.pairwise(p)}
     fitting = {pair for pair in following if len(pair[0]) + len(pair[1]) + 3 <= 64}
     known = {sentence for paragraph in paragraphs for sentence in paragraph}
@@ -100,7 +98,7 @@ def test_one_seed_gives_the_same_bytes_and_another_gives_others(tmp_path: Path, 
             corpus,
             build_vocabulary(store, corpus, small_preset),
             "train",
-            small_preset.override(shards={"seed": seed}).shards,
+            small_preset.override(shards={"seed": seed}),
         )
         files = [Path(bucket) / SHARD for bucket in shard_buckets(store, shards)]
         digests.append([hashlib.sha256(file.read_bytes()).hexdigest() for file in files])
@@ -110,15 +108,15 @@ def test_one_seed_gives_the_same_bytes_and_another_gives_others(tmp_path: Path, 
 
 def test_a_bucket_depends_on_its_own_documents_alone(tmp_path: Path, text, publish) -> None:
     store = Store(str(tmp_path))
-    settings = load_preset("tiny").override(shards={"buckets": 8}).shards
+    preset = load_preset("tiny").override(shards={"buckets": 8})
     lines = text(80, 5).split("\n")
     corpus = publish(store, "\n".join(lines))
-    vocabulary = build_vocabulary(store, corpus, load_preset("tiny"))
-    before = build_shards(store, corpus, vocabulary, "train", settings)
+    vocabulary = build_vocabulary(store, corpus, preset)
+    before = build_shards(store, corpus, vocabulary, "train", preset)
     reordered = publish(store, "\n".join(lines[::-1]))
-    assert build_shards(store, reordered, vocabulary, "train", settings).facts["buckets"] == before.facts["buckets"]
+    assert build_shards(store, reordered, vocabulary, "train", preset).facts["buckets"] == before.facts["buckets"]
     lines[0] = " the old crane left . the birds left . \n"
-    edited = build_shards(store, publish(store, "\n".join(lines)), vocabulary, "train", settings)
+    edited = build_shards(store, publish(store, "\n".join(lines)), vocabulary, "train", preset)
     changed = [a["key"] != b["key"] for a, b in zip(before.facts["buckets"], edited.facts["buckets"], strict=True)]
     assert 1 <= sum(changed) <= 2
 
@@ -137,7 +135,7 @@ def test_equal_paragraphs_get_masks_of_their_own(tmp_path: Path, publish) -> Non
 @pytest.mark.parametrize(
     ("train", "cause"),
     [
-        ("hello there\n\nwho is it\n\ngood bye\n", "no paragraph has a sentence"),
+        ("hello there\n\nwho is it\n\ngood bye\n", "no document has a word"),
         (" a . \n \n b . \n \n c . \n", "blank line after each sentence"),
         (" one sentence . and another . \n", "no honest negative"),
         (" " + "a " * 80 + ". " + "b " * 80 + ". " + "c " * 80 + ". \n", "longer than shards.max_length"),
@@ -230,9 +228,9 @@ def test_the_number_of_threads_changes_nothing(small_built, tmp_path: Path, monk
 
 
 def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = replace(small_built.preset.shards, buckets=512)
+    preset = small_built.preset.override(shards={"buckets": 512})
     with caplog.at_level(logging.INFO):
-        built = build_shards(Store(str(tmp_path)), small_built.corpus, small_built.vocabulary, "train", settings)
+        built = build_shards(Store(str(tmp_path)), small_built.corpus, small_built.vocabulary, "train", preset)
     empty = [entry["key"] for entry in built.facts["buckets"] if not entry["rows"]]
     keys = [entry["key"] for entry in built.facts["buckets"]]
     recorded = built.manifest["recorded"]
@@ -245,7 +243,7 @@ def test_large_buckets_are_said_to_be_so(tmp_path: Path, caplog, megabytes: int,
     path = tmp_path / "bucket"
     with path.open("wb") as file:
         file.truncate(megabytes << 20)
-    build._advise_on_size([path] * count)
+    build._advise_on_size([path] * count, "shards.buckets")
     assert (said or "") in caplog.text and bool(caplog.messages) == bool(said)
 
 
