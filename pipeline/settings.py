@@ -55,7 +55,7 @@ class VocabularySettings(Settings):
     kind: str = setting("words, wordpiece, or file: a tokenizer.json that is brought along", pattern="^(words|wordpiece|file)$")
     min_count: int = setting("of words: those seen fewer times than this are unknown", 5, ge=1, le=2_147_483_648)
     size: int = setting("of wordpiece: tokens, special ones included", 30_522, ge=100, le=1_000_000)
-    megabytes: int = setting("of wordpiece: it is trained on so much text at most, documents picked by their digests", 200, ge=1, le=1_000_000)
+    megabytes: int = setting("of wordpiece: most text to train it on, documents picked by their digests", 200, ge=1, le=1_000_000)
     lowercase: bool = setting("of wordpiece: upper and lower case are one, and accents are dropped", True)
     file: str = setting("of file: the address of the tokenizer.json", "")
 
