@@ -41,10 +41,16 @@ def encode(encoder: Encoder, rows: list[list[int]], padded: bool = False) -> lis
     return list(encoder(ids, torch.zeros_like(ids), Layout.of(torch.tensor(lengths), padded)).split(lengths))
 
 
-@pytest.fixture
-def encoder() -> Encoder:
+@pytest.fixture(params=["deck", "bert"])
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    """Of either architecture; the published one's weights ten times as large as drawn, so that they matter."""
     torch.manual_seed(0)
-    return Encoder(SMALL).eval()
+    found = Encoder(replace(SMALL, architecture=request.param)).eval()
+    with torch.no_grad():
+        for parameter in found.parameters():
+            if request.param == "bert" and parameter.ndim > 1:
+                parameter *= 10
+    return found
 
 
 def test_the_deck_has_5_632_546_parameters() -> None:

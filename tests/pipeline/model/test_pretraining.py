@@ -14,10 +14,16 @@ from pipeline.model.pretraining import Batch, BertForPretraining, Losses, Masked
 SHAPE = EncoderShape(50, 2, 16, 2, 32, 0.0, 0.0, 20, "deck")
 
 
-@pytest.fixture
-def model() -> BertForPretraining:
+@pytest.fixture(params=["deck", "bert"])
+def model(request: pytest.FixtureRequest) -> BertForPretraining:
+    """Of either architecture; the published one's weights ten times as large as drawn, so that they matter."""
     torch.manual_seed(0)
-    return BertForPretraining(SHAPE)
+    found = BertForPretraining(replace(SHAPE, architecture=request.param))
+    with torch.no_grad():
+        for parameter in found.parameters():
+            if request.param == "bert" and parameter.ndim > 1:
+                parameter *= 10
+    return found
 
 
 def batch(
@@ -130,18 +136,21 @@ def test_a_padded_grid_gives_the_losses_and_gradients_of_groups(
 
 
 def plain_losses(model: BertForPretraining, rows: list[torch.Tensor], masked: list[list[int]], labels: list[int]) -> torch.Tensor:
-    """The deck's loss row by row, as its formulas read: attention by softmax, all logits, plain cross-entropies."""
-    encoder, (mlm, nsp) = model.encoder, ([], [])
+    """The loss row by row, as its formulas read: attention by softmax, all logits, plain cross-entropies."""
+    encoder, head, (mlm, nsp) = model.encoder, model.masked_lm, ([], [])
+    bert = encoder.shape.architecture == "bert"
+    activation, decoder_weight = (F.gelu, encoder.token_embedding.weight) if bert else (F.relu, head.decoder.weight)
     for ids, places in zip(rows, masked, strict=True):
         positions = torch.arange(len(ids))
         x = encoder.token_embedding(ids) + encoder.token_type_embedding(ids * 0) + encoder.position_embedding(positions)
+        x = F.layer_norm(x, (16,), encoder.embedding_norm.weight, encoder.embedding_norm.bias, 1e-12) if bert else x
         for layer in encoder.layers:
             attention = layer.attention
             q, k, v = (part.view(len(ids), 2, 8).transpose(0, 1) for part in attention.qkv(x).chunk(3, 1))
             mixed = torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1) @ v
             x = layer.attention_norm(x + attention.out(mixed.transpose(0, 1).reshape(len(ids), 16)))
-            x = layer.output_norm(x + layer.output(F.relu(layer.intermediate(x))))
-        mlm.append(model.masked_lm(x)[places])
+            x = layer.output_norm(x + layer.output(activation(layer.intermediate(x))))
+        mlm.append(F.linear(head.norm(activation(head.transform(x))), decoder_weight, head.decoder.bias)[places])
         nsp.append(model.next_sentence(x[:1]))
     count = max(sum(map(len, masked)), 1)
     mlm_sum = F.cross_entropy(torch.cat(mlm), torch.tensor(labels, dtype=torch.long), reduction="sum")
@@ -204,3 +213,30 @@ def test_the_next_sentence_head_reads_the_first_token_of_each_row(model: BertFor
         x_ND = model.encoder(rows.input_ids, rows.token_type_ids, rows.layout)
         wanted = model.next_sentence(x_ND[torch.tensor([0, 6, 9])])
         torch.testing.assert_close(model.logits(rows)[1], wanted)
+
+
+def test_a_row_without_a_pair_weighs_nothing(model: BertForPretraining) -> None:
+    rows = batch()
+    some = replace_labels(rows, [0, -100, 1])
+    with torch.no_grad():
+        _, logits_B2 = model.logits(rows)
+        wanted = F.cross_entropy(logits_B2[[0, 2]], torch.tensor([0, 1]))
+        found = model(some)
+    torch.testing.assert_close(found.mean()[1], wanted)
+    assert int(found.next_sentence_count) == 2
+
+
+def test_rows_without_any_pair_give_a_finite_loss_of_weight_zero(model: BertForPretraining) -> None:
+    found = model(replace_labels(batch(), [-100] * 3))
+    mlm, next_sentence = found.mean()
+    assert next_sentence.item() == 0.0 and int(found.next_sentence_count) == 0
+    (mlm + next_sentence).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
+    assert not model.next_sentence.classifier.weight.grad.any()
+
+
+def replace_labels(rows: Batch, labels: list[int]) -> Batch:
+    """The same rows with these next-sentence labels."""
+    lengths, counts = torch.tensor([6, 3, 8]), torch.tensor([2, 0, 3])
+    masked = rows.reads.tokens[rows.masked]
+    return Batch.of(rows.input_ids, rows.token_type_ids, lengths, masked, counts, rows.labels, torch.tensor(labels))
