@@ -5,8 +5,6 @@ import re
 from pipeline.errors import SettingsError
 
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
-START_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+)|(?!models:).+)$"
-"""A version's address, or that of the folder of a BERT checkpoint."""
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 
 
@@ -35,6 +33,7 @@ def check_version_address(setting: str, address: str | None, *, or_folder: bool 
     :param or_folder: the address of a checkpoint's folder will do as well.
     :raises SettingsError: it is neither `previous` nor an address.
     """
-    if address is not None and not re.fullmatch(START_PATTERN if or_folder else VERSION_PATTERN, address):
-        folder = ", or the folder of a BERT checkpoint" if or_folder else ""
-        raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS{folder}")
+    if address is None or is_version_address(address) or (or_folder and not address.startswith("models:")):
+        return
+    folder = ", or the folder of a BERT checkpoint" if or_folder else ""
+    raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS{folder}")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pipeline.starting import publish_pretrained
 from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
@@ -33,13 +32,14 @@ from pipeline.settings import (
     VocabularyOverrides,
     load_preset,
 )
+from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.run import STAGE, RunSettings, plan_run, read_metrics
 
 from . import launch, logs, pictures, registry, reports, versions
 from .metrics import Curve, send_gently
-from .names import PATTERN, START_PATTERN, VERSION_PATTERN, is_version_address
+from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
 from .registry import Version
@@ -204,7 +204,7 @@ def pretrain_bert(
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: Annotated[str, Field(pattern=START_PATTERN)] | None = None,
+    warm_start: str | None = None,
     sample_without_network: bool = False,
     corpus_settings: CorpusOverrides | None = None,
     text_settings: TextOverrides | None = None,
@@ -234,6 +234,7 @@ def pretrain_bert(
         training_settings: Settings of the training that differ from the preset's
     """
     logs.set_up()
+    check_version_address("warm_start", warm_start, or_folder=True)
     recipe = (
         load_preset(preset)
         .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})

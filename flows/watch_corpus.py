@@ -20,7 +20,7 @@ from pipeline.errors import PipelineError
 from pipeline.settings import CorpusOverrides, load_preset
 
 from . import logs, versions
-from .names import PATTERN, START_PATTERN, VERSION_PATTERN
+from .names import PATTERN, VERSION_PATTERN, check_version_address
 from .names import model_name as default_name
 from .pretrain_bert import PresetName, fetch
 from .registry import Version
@@ -45,7 +45,7 @@ def watch_corpus(
     preset: PresetName = "tiny",
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: Annotated[str, Field(pattern=START_PATTERN)] | None = None,
+    warm_start: str | None = None,
     corpus_settings: CorpusOverrides | None = None,
 ) -> Any:
     """Have an encoder trained where a corpus has changed.
@@ -61,6 +61,7 @@ def watch_corpus(
         corpus_settings: How the corpus's files are read, where that differs from the preset; handed to the run as well
     """
     logs.set_up()
+    check_version_address("warm_start", warm_start, or_folder=True)
     text = fetch(corpus, load_preset(preset).corpus.override(corpus_settings), False)
     name = model_name or default_name(preset, text.name)
     known, newest = find_versions(name, text.output.key)

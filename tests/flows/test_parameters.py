@@ -97,7 +97,6 @@ BAD: list[dict[str, Any]] = [
     {"model_settings": {"num_hidden_layers": 0}},
     {"corpus_settings": {"form": "pdf"}},
     {"vocabulary_settings": {"lowercase": "maybe"}},
-    {"warm_start": "models:/bert-tiny"},
 ]
 
 
