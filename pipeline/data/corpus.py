@@ -2,7 +2,7 @@
 
 In: an address, or none for WikiText-2. Out: `Corpus`, whose output holds train, valid and perhaps test, a paragraph a
 line. The decision that matters: the key is the digest of the canonical text, so that one text is one corpus in
-whatever form and from wherever it came. What is published is found again without reading: WikiText-2 by its known
+whatever form and from wherever it came. What is published is found again without reading: WikiText by its known
 digests, an own corpus as long as its files have not changed since they were read.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import errors, storage
 from ..settings import CorpusSettings
-from . import canonical, documents, download, fingerprint, held_out, sample, seen, sources, wikitext
+from . import canonical, documents, download, fingerprint, held_out, layout, sample, seen, sources, wikitext
 from .counts import Counts
 from .wikitext import WikiText
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Corpus:
     """A corpus that is published.
 
-    :param name: `wikitext-2`, `sample`, or from the address: a-z, 0-9 and `-`; models are named after it.
+    :param name: `wikitext-2`, `wikitext-103`, `sample`, or from the address: a-z, 0-9 and `-`; models are named after it.
     :param source: the address that it was read from, without credentials.
     :param note: one line for the user: what it is and why it was taken.
     :param output: files `train.tokens`, `valid.tokens` and, where the corpus has one, `test.tokens`.
@@ -98,7 +98,7 @@ def _from_mirrors(store: storage.Store, known: WikiText) -> Corpus:
     answers = []
     for mirror in known.mirrors():
         try:
-            return _publish(store, mirror, sources.DEFAULT, known.max_bytes, mirrored=known)
+            return _publish(store, mirror, CorpusSettings(form=layout.WIKITEXT), known.max_bytes, mirrored=known)
         except errors.CorpusError as error:
             logger.info("mirror: %s", error)
             answers.append(f"  {error}")
@@ -164,6 +164,8 @@ def _identify(store: storage.Store, source: sources.Source, read: "_Read", mirro
         wanted = seen.digests(store, known)
         difference = known.difference(labels, read.digests, wanted)
         is_claimed = mirrored is not None or known.claimed_by(source.names)
+        if is_claimed and read.form != documents.WIKITEXT:
+            difference = f"{labels['train']}: read as documents of another form, wanted {known.title} in WikiText's, with corpus.form auto"
         if difference and is_claimed:
             todo = "" if mirrored else "; get it again, or rename the folder or zip to train on text of your own under its own name"
             raise errors.CorpusError(f"{difference}{seen.advice(store, known)}{todo}")

@@ -156,3 +156,11 @@ def test_settings_count_in_what_is_not_read_again(store):
             corpus = fetch_corpus(store, "memory://once", CorpusSettings(text_column=column))
             found.setdefault(text_of(corpus, "train"), []).append("not read again" in corpus.note)
     assert found == {b"one\n": [False, True], b"two\n": [False, True], b"three\n": [False, True]}
+
+
+def test_wikitext_is_read_in_its_own_form_alone(store, tmp_path):
+    folder = write_folder(tmp_path / "wikitext-2", {"wiki.train.tokens": " = T = \n \n a . b . \n"})
+    fails(store, folder, r"train.tokens: read as documents .* wanted WikiText-2 in WikiText's", settings=CorpusSettings(form="text"))
+    fails(store, write_folder(tmp_path / "wikitext-103", {"train.jsonl": json_lines(DOCUMENTS)}), r"wanted WikiText-103 in WikiText's")
+    mixed = write_folder(tmp_path / "mixed", {"train.txt": " = T = \n \n a . b . \n", "valid.jsonl": json_lines(VALID)})
+    fails(store, mixed, r"valid.jsonl: JSON Lines beside a train split in WikiText's form; leave one, or set corpus.form")
