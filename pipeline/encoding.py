@@ -1,14 +1,15 @@
 """Sentences -> vectors, from an encoder folder.
 
-In: strings or lists of tokens, alone or in pairs, or token ids. Out: one vector a token, as the deck's
-`get_bert_encoding` gives them: `<cls>` first, a `<sep>` after each sentence. The decision that matters: sentences of a
-batch lie one after another, those of like length together, and padding is masked, so what stands beside a sentence
-changes its vectors by rounding alone.
+In: strings or lists of words, alone or in pairs, or token ids. Out: one vector a token, as the deck's
+`get_bert_encoding` gives them: `<cls>` first, a `<sep>` after each sentence. A token is a word, with WordPiece a piece of
+one; text that spells a special token is text. The decision that matters: sentences of a batch lie one after another, those
+of like length together, and padding is masked, so what stands beside a sentence changes its vectors by rounding alone.
 
 Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 """
 
 import json
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
@@ -30,7 +31,7 @@ from .tokens import TOKENIZER, TokenTable
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
 
 Text = str | Sequence[str]
-"""A string, or a list of tokens."""
+"""A string, or a list of words."""
 
 Input = Text | tuple[Text, Text]
 """A sentence, or a pair of them as a tuple."""
@@ -64,7 +65,7 @@ class Encoder:
         try:
             shape = shape_of(json.loads((folder / CONFIG).read_text("utf-8")))
             model = BertForPretraining(shape)
-            model.load_state_dict(from_transformers(load_file(folder / WEIGHTS), shape.num_hidden_layers))
+            model.load_state_dict(from_transformers(load_file(folder / WEIGHTS), shape))
             tokenizer = Tokenizer.from_str((folder / TOKENIZER).read_text("utf-8"))
         except Exception as error:  # `tokenizers` raises bare Exception
             raise EncodingError(f"{folder}: not an encoder of this project ({type(error).__name__}: {error})") from error
@@ -135,6 +136,28 @@ class Encoder:
         (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))])
         return [str(self.tokenizer.id_to_token(token)) for token in self._ids(row)]
 
+    def words(self, text: Text, text_pair: Text | None = None) -> list[tuple[str, list[int]]]:
+        """Each word of the text, then of the pair, with the places in `tokens` of those that stand for it.
+
+        Words are what white space parts; one may have several tokens, and none where the tokenizer drops its characters.
+        """
+        texts = [_text(text), *([] if text_pair is None else [_text(text_pair)])]
+        (row,) = self._tokenize([(texts[0], texts[1] if len(texts) == 2 else None)])
+        spans = list(zip(row.sequence_ids, row.offsets, strict=True))
+        return [
+            (
+                word[0],
+                [place for place, (of, (start, end)) in enumerate(spans) if of == number and start < word.end() and end > word.start()],
+            )
+            for number, part in enumerate(texts)
+            for word in re.finditer(r"\S+", part)
+        ]
+
+    def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, without special tokens but the unknown one."""
+        rows = self.tokenizer.encode_batch([_text(text) for text in texts], add_special_tokens=False)
+        return [[self.table.unknown_id if token in self._special else token for token in row.ids] for row in rows]
+
     def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None) -> list[Encoding]:
         """Rows of sentences and pairs; a message counts them from a number."""
         rows = self.tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
@@ -199,7 +222,7 @@ def _pair(entry: Input, where: str) -> tuple[str, str | None]:
 
 
 def _text(part: object, where: str = "") -> str:
-    """A string, or tokens joined by spaces.
+    """A string, or words joined by spaces.
 
     :raises EncodingError: it is neither.
     """
@@ -209,6 +232,6 @@ def _text(part: object, where: str = "") -> str:
         return part
     if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):
         if broken := [token for token in part if len(token.split()) != 1]:
-            raise EncodingError(f"{where}got the token {broken[0]!r}, wanted tokens of one word each, so that each gets one vector")
+            raise EncodingError(f"{where}got the token {broken[0]!r}, wanted tokens of one word each, so that vectors can be told apart")
         return _text(" ".join(part), where)
     raise EncodingError(f"{where}got {type(part).__name__} {part!r:.80}, wanted a string or a list of tokens")

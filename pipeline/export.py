@@ -42,16 +42,17 @@ def export_encoder(store: Store, run: Output, vocabulary: Output, corpus: Output
     def build(folder: Path) -> dict[str, Any]:
         shape = EncoderShape(vocab_size=vocabulary.facts["size"], **settings["model"])
         with store.local(run) as source:
-            save_tensors(folder / WEIGHTS, to_transformers(load_file(source / WEIGHTS)))
+            save_tensors(folder / WEIGHTS, to_transformers(load_file(source / WEIGHTS), shape))
         with fsspec.open(vocabulary.file(TOKENIZER), "rb") as source_file, (folder / TOKENIZER).open("wb") as target:
             shutil.copyfileobj(source_file, target)
+        table = TokenTable.read(json.loads((folder / TOKENIZER).read_text("utf-8")))
         tokenizer_config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": shape.max_position_embeddings,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            **TokenTable.read(json.loads((folder / TOKENIZER).read_text("utf-8"))).special_tokens,
+            **table.special_tokens,
         }
-        for name, values in ((CONFIG, config_of(shape)), (TOKENIZER_CONFIG, tokenizer_config)):
+        for name, values in ((CONFIG, config_of(shape, table.pad_id)), (TOKENIZER_CONFIG, tokenizer_config)):
             (folder / name).write_text(json.dumps(values, indent=1) + "\n", "utf-8")
         return {
             "lineage": {"corpus": corpus.key, "vocabulary": vocabulary.key, **run.manifest["inputs"], "run": run.key},

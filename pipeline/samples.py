@@ -1,7 +1,7 @@
 """Sample encodings: the deck's test sentences through an encoder.
 
-In: an encoder. Out: for each sentence or pair its tokens, the shape of its encoding, and crane's vector. The deck's
-point: a word's vector depends on what stands around it.
+In: an encoder. Out: for each sentence or pair its tokens, the shape of its encoding, and crane's vector, the mean over its
+pieces where it has several. The deck's point: a word's vector depends on what stands around it.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ class SampleEncoding:
     """One sentence or pair.
 
     :param shape: (1, L, D). :param word: the first three numbers of crane's vector; `cls` those of `<cls>`'s.
-    :param unknown: words that the vocabulary does not have.
+    :param unknown: words that became the unknown token.
     """
 
     text: str
@@ -42,13 +42,10 @@ def sample_encodings(encoder: Encoder) -> tuple[list[SampleEncoding], float]:
     :returns: an entry each, and the cosine similarity of crane's vector in the two.
     """
     samples, vectors = [], []
-    sep = encoder.table.special_tokens["sep_token"]
     for text, text_pair in SENTENCES:
-        encoded, tokens = encoder.encode(text, text_pair), encoder.tokens(text, text_pair)
-        place = 1 + text.split().index(WORD)
-        vectors.append(encoded[0, place])
-        words = [encoder.table.special_tokens["cls_token"], *text.split(), sep, *([*text_pair.split(), sep] if text_pair else [])]
-        unknown = [word for word, token in zip(words, tokens, strict=True) if word != token]
+        encoded, tokens, words = encoder.encode(text, text_pair), encoder.tokens(text, text_pair), encoder.words(text, text_pair)
+        vectors.append(encoded[0, dict(reversed(words))[WORD]].mean(0))
+        unknown = [word for word, places in words if encoder.table.special_tokens["unk_token"] in [tokens[place] for place in places]]
         cls, word = (vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1]))
         samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), cls, word, unknown))
     return samples, float(F.cosine_similarity(torch.stack(vectors)[:1], vectors[1][None])[0])

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import platform
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class Trainer:
         self.checkpoints = Checkpoints(run)
         self.step, lines = self.checkpoints.load(self.model, self.optimizer)
         if run.encoder and not self.step:
-            self.model.load_state_dict(_encoder_weights(run))
+            self.model.load_state_dict(_encoder_weights(run, self.model.state_dict()))
         world.wait()  # every rank has read the same checkpoint
         if world.writes:
             self.checkpoints.delete_after(self.step)
@@ -166,15 +167,16 @@ class Trainer:
             self.metrics.resume_clock()
 
 
-def _encoder_weights(run: RunSettings) -> dict[str, torch.Tensor]:
-    """The weights, heads included, of the encoder that a run starts from.
+def _encoder_weights(run: RunSettings, initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the encoder that a run starts from; heads that it lacks keep their initial values.
 
     :raises DamagedOutputError: its files are not those that were published.
     """
     store, output = Store(run.store), open_output(run.encoder)
     verify_digests(output)
     with store.local(output) as folder:
-        return from_transformers(load_file(folder / ENCODER_WEIGHTS), run.model.num_hidden_layers)
+        missing = output.facts.get("missing_heads", ())
+        return {**initial, **from_transformers(load_file(folder / ENCODER_WEIGHTS), run.shape, missing)}
 
 
 def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output | None:

@@ -103,7 +103,7 @@ def plan_run(
 
     :param train: the shard set of the training split. :param valid: that of the held-out split.
     :param work: local folder under which the run gets one of its own.
-    :param encoder: a published encoder to start from; None: random weights.
+    :param encoder: a published encoder, of this project or brought along (stage pretrained), to start from; None: random weights.
     :param long: the shard sets of both splits for the steps on long rows, where the preset has some.
     :raises TrainingError: the encoder has another vocabulary or another shape.
     """
@@ -127,7 +127,7 @@ def plan_run(
 
 def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output) -> None:
     """See that an encoder fits the shards and the model."""
-    what = f"warm start: encoder {encoder.key}"
+    what = f"warm start: {encoder.stage} {encoder.key}"
     found, wanted = encoder.manifest["inputs"]["vocabulary"], train.manifest["inputs"]["vocabulary"]
     if found != wanted:
         todo = "take its vocabulary by vocabulary_from, or start from random weights"

@@ -2,17 +2,19 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.encoder_format import from_transformers, to_transformers
+from pipeline.encoder_format import HEADS, config_of, from_transformers, shape_of, to_transformers, transformers_names
 from pipeline.encoding import Encoder
 from pipeline.errors import EncodingError
 from pipeline.model.encoder import EncoderShape
-from pipeline.model.pretraining import BertForPretraining
+from pipeline.storage import Store
+from tests.pipeline.encoders import publish_encoder, random_model, wordpiece
 
 SINGLE = ["a", "crane", "is", "flying"]
 PAIR = (["a", "crane", "driver", "came"], ["he", "just", "left"])
@@ -32,34 +34,61 @@ def test_the_decks_sentences(encoder: Encoder) -> None:
     assert not torch.allclose(single[:, 2, :], pair[:, 2, :], atol=1e-3), "crane's vector depends on its sentence"
 
 
+@pytest.fixture(scope="module", params=["words", "pieces"])
+def either(request: pytest.FixtureRequest, encoder: Encoder, pieces: Encoder) -> Encoder:
+    """An encoder of each architecture and kind of vocabulary."""
+    return encoder if request.param == "words" else pieces
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """A BERT as published, whose tokens are pieces of words."""
+    return Encoder.load(publish_encoder(Store(str(tmp_path_factory.mktemp("pieces"))), "bert", wordpiece(size=200)).address)
+
+
+def test_a_list_of_words_gives_vectors_of_their_pieces(pieces: Encoder) -> None:
+    sentence = ["a", "Crane's", "wing", "unheardof"]
+    tokens = pieces.tokens(sentence)
+    assert len(tokens) > 6 and torch.equal(pieces.encode(sentence), pieces.encode("a Crane's wing unheardof"))
+    assert pieces.encode(sentence).shape == (1, len(tokens), D)
+    found = pieces.words("a  Crane's wing", "it\u0007 \u0007")
+    assert [word for word, _ in found] == ["a", "Crane's", "wing", "it\u0007", "\u0007"]
+    tokens = pieces.tokens("a  Crane's wing", "it\u0007 \u0007")
+    joined = ["".join(tokens[place].removeprefix("##") for place in places) for _, places in found]
+    assert joined == ["a", "crane's", "wing", "it", ""], "what the tokenizer drops has no token"
+    assert sorted(place for _, places in found for place in places) == [
+        n for n, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")
+    ]
+
+
 def test_a_string_and_its_tokens_are_one_sentence(encoder: Encoder) -> None:
     assert torch.equal(encoder.encode("A crane  is flying"), encoder.encode(SINGLE))
     assert torch.equal(encoder.encode("a crane driver came", "he just left"), encoder.encode(*PAIR))
 
 
-def test_a_batch_changes_no_result(encoder: Encoder) -> None:
+def test_a_batch_changes_no_result(either: Encoder) -> None:
     words = ["a", "crane", "is", "flying", "driver", "came", "he", "just", "left", "unheard"]
     rng = random.Random(0)
     inputs = [" ".join(rng.choices(words, k=rng.randint(0, 40))) for _ in range(70)] + [PAIR, ("a", "")]
     for size in (1, 7, 200):
-        for entry, vectors in zip(inputs, encoder.encode_many(inputs, batch_size=size), strict=True):
-            alone = encoder.encode(*entry) if isinstance(entry, tuple) else encoder.encode(entry)
+        for entry, vectors in zip(inputs, either.encode_many(inputs, batch_size=size), strict=True):
+            alone = either.encode(*entry) if isinstance(entry, tuple) else either.encode(entry)
             torch.testing.assert_close(vectors, alone[0], atol=1e-5, rtol=0)
-    assert encoder.encode_many([]) == []
-    many = encoder.encode_many((f"{'a ' * (number % 3)}" for number in range(1500)), batch_size=64)  # more than are tokenized at once
+    assert either.encode_many([]) == []
+    many = either.encode_many((f"{'a ' * (number % 3)}" for number in range(1500)), batch_size=64)  # more than are tokenized at once
     assert [len(vectors) for vectors in many] == [2 + number % 3 for number in range(1500)]
 
 
-def test_token_ids_give_what_their_text_gives(encoder: Encoder) -> None:
+def test_token_ids_give_what_their_text_gives(either: Encoder) -> None:
     texts = ["he left", "a crane is flying", "", PAIR, "a"]
-    rows = [encoder.tokenizer.encode(*(map(" ".join, text) if isinstance(text, tuple) else (text,))) for text in texts]
-    found = encoder.encode_input_ids([row.ids for row in rows], [row.type_ids for row in rows])
-    for mine, wanted in zip(found, encoder.encode_many(texts), strict=True):
+    rows = [either.tokenizer.encode(*(map(" ".join, text) if isinstance(text, tuple) else (text,))) for text in texts]
+    found = either.encode_input_ids([row.ids for row in rows], [row.type_ids for row in rows])
+    for mine, wanted in zip(found, either.encode_many(texts), strict=True):
         torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=0)
-    torch.testing.assert_close(encoder.encode_input_ids([rows[0].ids])[0], encoder.encode("he left")[0], atol=1e-5, rtol=0)
-    tensors = encoder.encode_input_ids([torch.tensor(row.ids) for row in rows], [torch.tensor(row.type_ids) for row in rows])
+    torch.testing.assert_close(either.encode_input_ids([rows[0].ids])[0], either.encode("he left")[0], atol=1e-5, rtol=0)
+    tensors = either.encode_input_ids([torch.tensor(row.ids) for row in rows], [torch.tensor(row.type_ids) for row in rows])
     assert all(torch.equal(mine, wanted) for mine, wanted in zip(tensors, found, strict=True))
-    assert encoder.encode_input_ids([]) == []
+    assert either.encode_input_ids([]) == []
 
 
 @pytest.mark.parametrize(
@@ -82,11 +111,16 @@ def test_token_ids_that_are_none_are_refused(encoder: Encoder, ids: list, kinds:
         encoder.encode_input_ids(ids, kinds)
 
 
-def test_segments_and_the_order_of_a_pair_matter(encoder: Encoder) -> None:
-    row = encoder.tokenizer.encode("a b", "c")
+def test_segments_and_the_order_of_a_pair_matter(either: Encoder) -> None:
+    row = either.tokenizer.encode("a he", "a")
     assert row.type_ids == [0, 0, 0, 0, 1, 1]
-    assert not torch.allclose(encoder.encode("a crane", "he"), encoder.encode("he", "a crane"), atol=1e-3)
-    assert not torch.allclose(encoder.encode("a crane", "he")[0, :3], encoder.encode("a crane")[0, :3], atol=1e-4)
+    assert not torch.allclose(either.encode("a crane", "he"), either.encode("he", "a crane"), atol=1e-3)
+    assert not torch.allclose(either.encode("a crane", "he")[0, :3], either.encode("a crane")[0, :3], atol=1e-4)
+
+
+def test_text_that_spells_a_special_token_is_text_in_pieces_too(pieces: Encoder) -> None:
+    tokens = pieces.tokens("he [MASK] [CLS]", "[SEP] a")
+    assert [tokens.count(token) for token in ("[CLS]", "[SEP]", "[MASK]")] == [1, 2, 0] and tokens[0] == "[CLS]"
 
 
 def test_one_cls_whatever_the_text_spells(encoder: Encoder) -> None:
@@ -94,19 +128,19 @@ def test_one_cls_whatever_the_text_spells(encoder: Encoder) -> None:
     assert encoder.tokens(["<cls>", "he"], ["<sep>"]) == ["<cls>", "<unk>", "he", "<sep>", "<unk>", "<sep>"]
 
 
-def test_an_empty_text_is_cls_and_sep(encoder: Encoder) -> None:
-    assert encoder.encode("").shape == (1, 2, D)
-    assert encoder.encode([]).shape == (1, 2, D)
+def test_an_empty_text_is_cls_and_sep(either: Encoder) -> None:
+    assert either.encode("").shape == (1, 2, D)
+    assert either.encode([]).shape == (1, 2, D)
 
 
-def test_the_longest_input_fits_and_one_token_more_is_a_clear_error(encoder: Encoder) -> None:
-    assert encoder.encode("a " * 62).shape == (1, 64, D)
+def test_the_longest_input_fits_and_one_token_more_is_a_clear_error(either: Encoder) -> None:
+    assert either.encode("a " * 62).shape == (1, 64, D)
     with pytest.raises(EncodingError, match=r"65 tokens .* wanted at most 64"):
-        encoder.encode("a " * 63)
+        either.encode("a " * 63)
     with pytest.raises(EncodingError, match=r"input 1: 65 tokens"):
-        encoder.encode_many(["a", "a " * 63])
+        either.encode_many(["a", "a " * 63])
     with pytest.raises(EncodingError, match=r"input 1030: 65 tokens"):
-        encoder.encode_many("a" if number != 1030 else "a " * 63 for number in range(2000))
+        either.encode_many("a" if number != 1030 else "a " * 63 for number in range(2000))
 
 
 @pytest.mark.parametrize("wrong", [3, None, "a \udcff", ["a\ud800"], ["a", 3], b"a", {"text": "a"}])
@@ -131,13 +165,44 @@ def test_inputs_that_would_give_vectors_out_of_line_are_refused(encoder: Encoder
         encoder.encode_many(["a"], batch_size=0)
 
 
-def test_names_survive_the_way_there_and_back() -> None:
-    torch.manual_seed(0)
-    state = BertForPretraining(EncoderShape(30, 3, 8, 2, 12, 0.1, 16)).state_dict()
-    named = to_transformers(state)
-    assert "bert.encoder.layer.2.attention.self.key.weight" in named and named["cls.predictions.decoder.weight"].shape == (30, 8)
-    back = from_transformers(named, 3)
+@pytest.mark.parametrize(("architecture", "decoder"), [("deck", "cls.predictions.decoder.weight"), ("bert", "cls.predictions.bias")])
+def test_names_survive_the_way_there_and_back(architecture: str, decoder: str) -> None:
+    shape = EncoderShape(30, 3, 8, 2, 12, 0.1, 0.1, 16, architecture)
+    state = random_model(shape).state_dict()
+    named = to_transformers(state, shape)
+    assert "bert.encoder.layer.2.attention.self.key.weight" in named and named[decoder].shape[0] == 30
+    back = from_transformers(named, shape)
     assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+    assert named.keys() == transformers_names(shape)
+    assert shape_of(config_of(shape, 0)) == shape
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_may_be_left_out(head: str) -> None:
+    shape = EncoderShape(30, 3, 8, 2, 12, 0.1, 0.1, 16, "bert")
+    state = random_model(shape).state_dict()
+    rest = {name: value for name, value in state.items() if not name.startswith(f"{head}.")}
+    named = to_transformers(rest, shape, [head])
+    assert named.keys() == transformers_names(shape) - transformers_names(shape, head)
+    assert from_transformers(named, shape, [head]).keys() == rest.keys() < state.keys()
+    with pytest.raises(KeyError):
+        from_transformers(named, shape)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type 'roberta', wanted 'bert' or 'bert-deck'"),
+        ({"hidden_act": "relu"}, "hidden_act 'relu', wanted 'gelu'"),
+        ({"layer_norm_eps": 1e-5, "is_decoder": True}, "layer_norm_eps 1e-05, wanted 1e-12; is_decoder True, wanted False"),
+        ({"position_embedding_type": "relative_key"}, "wanted 'absolute'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings False, wanted True"),
+    ],
+)
+def test_a_config_of_another_model_is_refused_by_what_differs(changed: dict, message: str) -> None:
+    config = config_of(EncoderShape(30, 3, 8, 2, 12, 0.1, 0.1, 16, "bert"), 0)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        shape_of(config | changed)
 
 
 def test_the_folder_says_what_it_is_and_where_it_came_from(small_encoder) -> None:
