@@ -43,7 +43,7 @@ def either(request: pytest.FixtureRequest, encoder: Encoder, pieces: Encoder) ->
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A BERT as published, whose tokens are pieces of words."""
-    return Encoder.load(publish_encoder(Store(str(tmp_path_factory.mktemp("pieces"))), "bert", wordpiece(size=200)).address)
+    return Encoder.load(publish_encoder(Store(str(tmp_path_factory.mktemp("pieces"))), "bert", wordpiece()).address)
 
 
 def test_a_list_of_words_gives_vectors_of_their_pieces(pieces: Encoder) -> None:
@@ -67,9 +67,9 @@ def test_a_string_and_its_tokens_are_one_sentence(encoder: Encoder) -> None:
 
 
 def test_a_batch_changes_no_result(either: Encoder) -> None:
-    words = ["a", "crane", "is", "flying", "driver", "came", "he", "just", "left", "unheard"]
+    words = ["a", "crane", "is", "flying", "driver", "came", "he", "just", "left", "oldest"]
     rng = random.Random(0)
-    inputs = [" ".join(rng.choices(words, k=rng.randint(0, 40))) for _ in range(70)] + [PAIR, ("a", "")]
+    inputs = [" ".join(rng.choices(words, k=rng.randint(0, 30))) for _ in range(70)] + [PAIR, ("a", "")]
     for size in (1, 7, 200):
         for entry, vectors in zip(inputs, either.encode_many(inputs, batch_size=size), strict=True):
             alone = either.encode(*entry) if isinstance(entry, tuple) else either.encode(entry)
