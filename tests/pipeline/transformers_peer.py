@@ -31,7 +31,8 @@ def make(folder: str, tokenizer: str, config: dict, kinds: dict[str, str]) -> No
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     special = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
-    bare = PreTrainedTokenizerFast(tokenizer_file=tokenizer, **special)
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    bare = PreTrainedTokenizerFast(tokenizer_file=tokenizer, model_input_names=names, **special)
     for name, kind in kinds.items():
         part = {"BertForPreTraining": model, "BertModel": model.bert}.get(kind) or masked_lm_of(model)
         part.save_pretrained(f"{folder}/{name}")
