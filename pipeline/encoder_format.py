@@ -62,10 +62,9 @@ def from_transformers(named: Mapping[str, Tensor], shape: EncoderShape, without:
     return state | {ours: torch.cat([named[part] for part in theirs]) for ours, theirs in _attention_inputs(shape).items()}
 
 
-def transformers_names(shape: EncoderShape, within: str = "") -> set[str]:
-    """transformers' names of all our parameters, or of those of a head."""
-    names = {theirs for ours, theirs in _parameters(shape).items() if ours.startswith(within)}
-    return names if within else names.union(*_attention_inputs(shape).values())
+def names_of_head(shape: EncoderShape, head: str) -> set[str]:
+    """transformers' names of a head's parameters."""
+    return {theirs for ours, theirs in _parameters(shape).items() if ours.startswith(f"{head}.")}
 
 
 def _parameters(shape: EncoderShape, without: Collection[str] = ()) -> dict[str, str]:

@@ -19,7 +19,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from .data.download import without_credentials
-from .encoder_format import CONFIG, HEADS, WEIGHTS, config_of, from_transformers, shape_of, to_transformers, transformers_names
+from .encoder_format import CONFIG, HEADS, WEIGHTS, config_of, from_transformers, names_of_head, shape_of, to_transformers
 from .errors import TrainingError
 from .model.encoder import EncoderShape
 from .model.pretraining import BertForPretraining
@@ -34,6 +34,7 @@ _OTHER_WEIGHTS = {
     "model.safetensors.index.json": "the weights are in several files; save them in one, save_pretrained(folder, max_shard_size='1TB')",
     "pytorch_model.bin": "the weights are pickled; save them again, save_pretrained(folder, safe_serialization=True)",
 }
+_DECODER = "cls.predictions.decoder.weight"  # of tied weights, where a file has them twice
 _OLD_KINDS = {"gamma": "weight", "beta": "bias"}  # of norms in checkpoints that came from TensorFlow
 
 logger = logging.getLogger(__name__)
@@ -68,30 +69,32 @@ class Checkpoint:
             named = _named_as_now(load(data))
         except SafetensorError as error:
             raise TrainingError(f"{shown}: not a safetensors file ({error}); save the model again") from error
-        missing = [head for head in HEADS if not transformers_names(self.shape, head) & named.keys()]
-        wanted = transformers_names(self.shape).difference(*(transformers_names(self.shape, head) for head in missing))
+        missing = self._check(named, shown)
+        return {name: value.float() for name, value in from_transformers(named, self.shape, missing).items()}, missing
+
+    def _check(self, named: Mapping[str, Tensor], shown: str) -> list[str]:
+        """See that all weights are there and sound; names the heads that are not, and what is left over."""
+        with torch.device("meta"):
+            described = to_transformers(BertForPretraining(self.shape).state_dict(), self.shape)
+        heads = {head: names_of_head(self.shape, head) for head in HEADS}
+        missing = [head for head, names in heads.items() if not names & named.keys()]
+        wanted = described.keys() - {name for head in missing for name in heads[head]}
         if absent := sorted(wanted - named.keys()):
             raise TrainingError(f"{shown}: lacks {_some(absent)}; wanted the weights that its {CONFIG} describes")
-        decoder, embedding = named.pop("cls.predictions.decoder.weight", None), named["bert.embeddings.word_embeddings.weight"]
-        if decoder is not None and not torch.equal(decoder, embedding):
+        for name in sorted(wanted):
+            if named[name].shape != described[name].shape:
+                sizes = f"{name} {tuple(named[name].shape)}, wanted {tuple(described[name].shape)} as its {CONFIG} says"
+                raise TrainingError(f"{shown}: {sizes}; save the model again")
+            if not named[name].isfinite().all():
+                raise TrainingError(f"{shown}: {name} has numbers that are not finite; take another checkpoint")
+        embedding = named["bert.embeddings.word_embeddings.weight"]
+        if not torch.equal(named.get(_DECODER, embedding), embedding):
             raise TrainingError(f"{shown}: the decoder's weights are not those of the token embedding; wanted tied ones")
-        if extra := sorted(named.keys() - wanted):
+        if extra := sorted(named.keys() - wanted - {_DECODER}):
             logger.info("%s: ignored %s", shown, _some(extra))
         if missing:
             logger.info("%s: has no %s; they start at random", shown, ", ".join(missing))
-        state = {name: value.float() for name, value in from_transformers(named, self.shape, missing).items()}
-        self._check_sizes(state, shown)
-        return state, missing
-
-    def _check_sizes(self, state: Mapping[str, Tensor], shown: str) -> None:
-        with torch.device("meta"):
-            model = BertForPretraining(self.shape).state_dict()
-        for name, value in state.items():
-            if value.shape != model[name].shape:
-                sizes = f"{name} {tuple(value.shape)}, wanted {tuple(model[name].shape)} as its {CONFIG} says"
-                raise TrainingError(f"{shown}: {sizes}; save the model again")
-            if not value.isfinite().all():
-                raise TrainingError(f"{shown}: {name} has numbers that are not finite; take another checkpoint")
+        return missing
 
 
 def open_pretrained(address: str) -> Checkpoint:

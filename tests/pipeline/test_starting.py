@@ -227,10 +227,10 @@ def test_an_address_without_a_checkpoint_is_a_clear_error(brought: Brought, addr
         (lambda named: named.pop("bert.encoder.layer.1.output.dense.bias"), r"lacks bert\.encoder\.layer\.1\.output\.dense\.bias;"),
         (lambda named: named.pop("cls.predictions.transform.dense.bias"), "lacks cls.predictions.transform.dense.bias"),
         (lambda named: named.pop("bert.embeddings.word_embeddings.weight"), "lacks bert.embeddings.word_embeddings.weight"),
-        (lambda named: named.update({"bert.pooler.dense.bias": torch.zeros(8)}), r"pooler.bias \(8,\), wanted \(16,\)"),
+        (lambda named: named.update({"bert.pooler.dense.bias": torch.zeros(8)}), r"pooler.dense.bias \(8,\), wanted \(16,\)"),
         (
             lambda named: named.update({"bert.pooler.dense.bias": torch.full((16,), torch.nan)}),
-            "pooler.bias has numbers that are not finite",
+            "pooler.dense.bias has numbers that are not finite",
         ),
         (lambda named: named.update({"cls.predictions.decoder.weight": torch.zeros(3, 16)}), "wanted tied ones"),
     ],

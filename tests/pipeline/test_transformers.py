@@ -35,7 +35,7 @@ def random_texts(count: int) -> list[list[str]]:
         "\u200b",
         "\t",
         "\u0000",
-        "￿",
+        "\uffff",
         "ß",
     ]
 
