@@ -281,8 +281,8 @@ def _title(shards: ShardSet) -> str:
 
 def _example_lines(number: int, example: Example) -> list[str]:
     place = f"row {example.row} of bucket/{example.bucket}, document {example.document}"
-    sentences = (" ".join(map(str, tokens)) for tokens in (example.first, example.second))
-    return [f"example {number}: {example.label}; {place}", *(f"  {name}  {text}" for name, text in zip("AB", sentences, strict=True)), ""]
+    sentences = (" ".join(map(str, tokens)) for tokens in (example.first, example.second) if tokens)
+    return [f"example {number}: {example.label}; {place}", *(f"  {name}  {text}" for name, text in zip("AB", sentences, strict=False)), ""]
 
 
 def _table_lines(statistics: Statistics) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipeline.inspection import LABELS, MASK_KINDS, Statistics
+from pipeline.inspection import Statistics
 
 Row = Mapping[str, Any]
 DPI = 90
@@ -60,12 +60,14 @@ def token_frequencies(statistics: Statistics) -> Figure:
 def labels_and_masks(statistics: Statistics) -> Figure:
     """Shares of the labels and of the mask kinds, each beside what was wanted."""
     figure = Figure(figsize=_SIZE, layout="constrained")
-    kinds, wanted = zip(*statistics.mask_kinds, strict=True)
-    bars = ("labels", LABELS, statistics.labels, (0.5, 0.5)), ("masks", MASK_KINDS, kinds, wanted)
-    for axes, (title, names, counts, rates) in zip(figure.subplots(1, 2), bars, strict=True):
-        axes.bar(names, np.array(counts) / max(1, sum(counts)), width=0.6)
-        axes.hlines(rates, np.arange(len(names)) - 0.4, np.arange(len(names)) + 0.4, color="black", ls="--", label="wanted")
-        axes.set(title=title, ylim=(0, 1), ylabel="share")
+    labels = [(label, count, 0.5) for label, count in statistics.labels]
+    bars = (("labels", labels, "no pair task"), ("masks", statistics.mask_kinds, "drawn while training"))
+    for axes, (title, shares, without) in zip(figure.subplots(1, 2), bars, strict=True):
+        axes.set(title=title if shares else f"{title}: {without}", ylim=(0, 1), ylabel="share")
         axes.grid(alpha=0.3, axis="y")
-    axes.legend()
+        if shares:
+            names, counts, rates = zip(*shares, strict=True)
+            axes.bar(names, np.array(counts) / max(1, sum(counts)), width=0.6)
+            axes.hlines(rates, np.arange(len(names)) - 0.4, np.arange(len(names)) + 0.4, color="black", ls="--", label="wanted")
+            axes.legend()
     return figure

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from .data.next_sentence import FOLLOWS
 from .data.tokenizer import Vocabulary
 from .errors import PipelineError, SettingsError
 from .ragged import I64
@@ -24,8 +23,11 @@ from .storage import Output, Store, open_output, verify_digests
 from .tokens import TokenTable
 
 STAGES = ("shards", "bucket")
-LABELS = ("B follows A", "B is random")
-MASK_KINDS = ("<mask>", "random word", "kept")
+_NEXT_SENTENCE = ("B follows A", "B is random")
+LABELS = {"neighbours": _NEXT_SENTENCE, "next_sentence": _NEXT_SENTENCE, "sentence_order": ("in order", "swapped"), "none": ()}
+"""What the labels of each pair task say, by their number."""
+_PAIRS = {"neighbours": "pairs", "next_sentence": "runs"}
+UNLABELLED = "no pair"
 MOST_FREQUENT = 10
 _BANDS = 8
 _SHOWN_KEYS = 5
@@ -65,7 +67,7 @@ class Token:
 class Example:
     """A row in words.
 
-    :param first: `<cls> A <sep>`. :param second: `B <sep>`. :param label: in words.
+    :param first: `<cls> A <sep>`. :param second: `B <sep>`; empty without a pair task. :param label: in words.
     :param bucket: its key. :param row: within the bucket. :param document: within the bucket.
     """
 
@@ -118,50 +120,74 @@ class Statistics:
         return f"lengths and most frequent tokens are those of a sample, {self.buckets_read} of {self.buckets} buckets: {rows}"
 
     @property
-    def labels(self) -> tuple[int, int]:
-        """Rows of each of `LABELS`."""
-        return self.counts.followed, self.counts.rows - self.counts.followed
+    def labels(self) -> tuple[tuple[str, int], ...]:
+        """Each label in words, and how many rows have it; none without a pair task."""
+        counts = self.counts.followed, self.counts.rows - self.counts.followed
+        return tuple(zip(LABELS[self.settings["pairs"]], counts, strict=False))
 
     @property
-    def mask_kinds(self) -> tuple[tuple[int, float], ...]:
-        """How many masked positions are of each of `MASK_KINDS`, and the share that was wanted."""
+    def mask_kinds(self) -> tuple[tuple[str, int, float], ...]:
+        """What stands at masked positions, at how many, and the share that was wanted; none where masks are drawn while training."""
+        if self.settings["masking"] == "dynamic":
+            return ()
+        names = self.tokens.special_tokens["mask_token"], "random word", "kept"
         rates = self.settings["mask_token_rate"], self.settings["random_token_rate"]
         counts = self.counts.masked_as_mask, self.counts.masked_as_random, self.counts.masked_kept
-        return tuple(zip(counts, (*rates, 1 - sum(rates)), strict=True))
+        return tuple(zip(names, counts, (*rates, 1 - sum(rates)), strict=True))
 
     def by_frequency(self) -> I64:
-        """The ids of the tokens in the rows, the most frequent first, without `<cls>` and `<sep>`, which every row has."""
+        """The ids of the tokens in the rows, the most frequent first, without the special ones that every row has."""
         order: I64 = np.argsort(-self.seen, kind="stable")
         found: I64 = order[(self.seen[order] > 0) & (order != self.tokens.cls_id) & (order != self.tokens.sep_id)]
         return found
 
     def table(self) -> list[Line]:
         """The statistics line by line."""
-        return [*self._rows(), *self._masks(), *self._lengths(), *self._words()]
+        return [*self._rows(), *self._dropped(), *self._masks(), *self._lengths(), *self._words()]
 
     def _rows(self) -> Iterator[Line]:
         counts = self.counts
         yield Line("rows", counts.rows)
-        for label, count in zip(LABELS, self.labels, strict=True):
+        for label, count in self.labels:
             yield Line(label, count, _share(count, counts.rows), "of rows, wanted 50%")
         alone = counts.documents_of_one_sentence
         yield Line("documents", counts.documents)
         yield Line("of one sentence", alone, _share(alone, counts.documents), "of documents")
-        yield Line("pairs of neighbours", counts.pairs)
-        too_long = f"of pairs: over {self.settings['max_length']} tokens"
-        yield Line("dropped, too long", counts.dropped_too_long, _share(counts.dropped_too_long, counts.pairs), too_long)
-        no_negative = "of pairs: no honest random B in their bucket"
-        yield Line("dropped, no negative", counts.dropped_no_negative, _share(counts.dropped_no_negative, counts.pairs), no_negative)
+        yield Line("sentences", counts.sentences)
         yield Line("tokens of the text", counts.tokens)
         yield Line("unknown", counts.unknown_tokens, _share(counts.unknown_tokens, counts.tokens), "of tokens of the text")
         yield Line("vocabulary", len(self.tokens))
 
+    def _dropped(self) -> Iterator[Line]:
+        counts, task = self.counts, self.settings["pairs"]
+        times = f", the text gone through {self.settings['dupe_factor']} times" if self.settings["dupe_factor"] > 1 else ""
+        if task == "neighbours":
+            yield Line("pairs of neighbours", counts.pairs, None, times.removeprefix(", "))
+            too_long = f"of pairs: over {self.settings['max_length']} tokens"
+            yield Line("dropped, too long", counts.dropped_too_long, _share(counts.dropped_too_long, counts.pairs), too_long)
+        else:
+            yield Line("runs of sentences", counts.pairs, None, f"each fills a row{times}")
+        if task in ("neighbours", "next_sentence"):
+            no_negative = f"of {_PAIRS[task]}: no honest random B in their bucket"
+            yield Line("dropped, no negative", counts.dropped_no_negative, _share(counts.dropped_no_negative, counts.pairs), no_negative)
+        if task == "sentence_order":
+            one, both = counts.dropped_one_sentence, counts.dropped_no_negative
+            yield Line("dropped, one sentence", one, _share(one, counts.pairs), "of runs: nothing to swap")
+            yield Line("dropped, both orders", both, _share(both, counts.pairs), "of runs: swapped they stand in the text too")
+        if task != "neighbours":
+            truncated = f"of rows: cut to {self.settings['max_length']} tokens"
+            yield Line("truncated", counts.truncated, _share(counts.truncated, counts.rows), truncated)
+
     def _masks(self) -> Iterator[Line]:
-        counts, settings = self.counts, self.settings
-        yield Line("tokens of the rows", counts.row_tokens, None, "with <cls> and <sep>")
-        wanted = f"of tokens of the rows, wanted {100 * settings['masking_rate']:.3g}%, at most {settings['max_predictions_per_seq']} a row"
-        yield Line("masked", counts.masked, _share(counts.masked, counts.row_tokens), wanted)
-        for kind, (count, rate) in zip(MASK_KINDS, self.mask_kinds, strict=True):
+        counts, settings, special = self.counts, self.settings, self.tokens.special_tokens
+        yield Line("tokens of the rows", counts.row_tokens, None, f"with {special['cls_token']} and {special['sep_token']}")
+        words = " of whole words" if settings["whole_word"] else ""
+        wanted = f"wanted {100 * settings['masking_rate']:.3g}%{words}, at most {settings['max_predictions_per_seq']} a row"
+        if not self.mask_kinds:
+            yield Line("masked", 0, None, f"masks are drawn anew each epoch, while training: {wanted}")
+            return
+        yield Line("masked", counts.masked, _share(counts.masked, counts.row_tokens), f"of tokens of the rows, {wanted}")
+        for kind, count, rate in self.mask_kinds:
             yield Line(f"masked, {kind}", count, _share(count, counts.masked), f"of masked, wanted {100 * rate:.3g}%")
 
     def _lengths(self) -> Iterator[Line]:
@@ -263,7 +289,8 @@ def draw_examples(shards: ShardSet, count: int, seed: int) -> list[Example]:
     for address, size in shards.buckets.items():
         if inside := [row - first for row in drawn[(drawn >= first) & (drawn < first + size)].tolist()]:
             examples = _read(address)
-            found += [_decode(examples, row, shards.table.tokens, address.rsplit("/", 1)[-1]) for row in inside]
+            labels = LABELS[shards.output.manifest["settings"]["pairs"]]
+            found += [_decode(examples, row, shards.table.tokens, labels, address.rsplit("/", 1)[-1]) for row in inside]
         first += size
     return found
 
@@ -274,14 +301,14 @@ def _read(address: str) -> Examples:
     return read_shards([address])
 
 
-def _decode(examples: Examples, row: int, words: Sequence[str], bucket: str) -> Example:
+def _decode(examples: Examples, row: int, words: Sequence[str], labels: Sequence[str], bucket: str) -> Example:
     tokens = slice(*examples.offsets[row : row + 2])
     masks = slice(*examples.mask_offsets[row : row + 2])
     was = dict(zip(examples.masked_lm_positions[masks].tolist(), examples.masked_lm_labels[masks].tolist(), strict=True))
     segments: tuple[list[Token], list[Token]] = [], []
     for place, (token, segment) in enumerate(zip(examples.input_ids[tokens], examples.token_type_ids[tokens], strict=True)):
         segments[segment].append(Token(words[token], words[was[place]] if place in was else None))
-    label = LABELS[0] if examples.next_sentence_label[row] == FOLLOWS else LABELS[1]
+    label = labels[examples.next_sentence_label[row]] if labels else UNLABELLED
     return Example(*segments, label, bucket, row, int(examples.document[row]))
 
 

@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline import inspection
 from pipeline.data.build import build_shards
 from pipeline.errors import DamagedOutputError, PipelineError
-from pipeline.inspection import LABELS, Example, ShardSet, Token, count_shards, draw_examples, find_shards, open_shards
+from pipeline.inspection import Example, ShardSet, Token, count_shards, draw_examples, find_shards, open_shards
 from pipeline.shards import SHARD
 from pipeline.storage import MANIFEST, Output, Store
 from pipeline.tokens import TOKENIZER, WORD_LEVEL_TOKENS
 
 ALL = 10**9
+LABELS = inspection.LABELS["neighbours"]
 _, UNKNOWN, CLS, SEP, MASK = WORD_LEVEL_TOKENS.values()
 
 
@@ -92,7 +94,7 @@ def test_statistics_are_the_counts_of_the_manifest_and_of_the_rows(built, shards
     assert counts["rows"] + counts["dropped_too_long"] + counts["dropped_no_negative"] == counts["pairs"]
 
     rows = pq.read_table([f"{bucket}/{SHARD}" for bucket in shards.buckets]).to_pydict()
-    assert sum(rows["next_sentence_label"]) == found.labels[1]
+    assert sum(rows["next_sentence_label"]) == found.labels[1][1]
     lengths = [len(ids) for ids in rows["input_ids"]]
     table = {line.name: line for line in found.table()}
     assert table["rows"].count == len(lengths)
