@@ -34,6 +34,24 @@ def test_tiny_is_the_deck() -> None:
     assert (training.steps, training.batch_size, training.learning_rate, training.warmup_steps) == (50, 512, 1e-4, 0)
 
 
+@pytest.mark.parametrize("name", ["medium", "base", "large"])
+def test_the_larger_presets_are_trained_as_published(name: str) -> None:
+    """Devlin et al. 2018, arXiv 1810.04805, A.2; the lengths and predictions are those of the published code."""
+    shards, training = load_preset(name).shards, load_preset(name).training
+    assert (shards.max_length, shards.max_predictions_per_seq) == (128, 20)
+    assert (shards.long_max_length, shards.long_max_predictions_per_seq) == (512, 77)
+    assert (training.batch_size, training.steps, training.long_steps, training.warmup_steps) == (256, 1_000_000, 100_000, 10_000)
+    assert (training.optimizer, training.learning_rate, training.schedule, training.weight_decay) == ("adamw", 1e-4, "linear", 0.01)
+
+
+@pytest.mark.parametrize("name", ["mini", "small", "medium", "base", "large"])
+def test_heads_are_64_wide_and_feed_forward_layers_four_times_the_hidden_size(name: str) -> None:
+    model = load_preset(name).model
+    assert model.hidden_size == 64 * model.num_attention_heads and model.intermediate_size == 4 * model.hidden_size
+    assert (model.architecture, model.max_position_embeddings) == ("bert", 512)
+    assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == 0.1
+
+
 @pytest.mark.parametrize(
     ("section", "values", "message"),
     [

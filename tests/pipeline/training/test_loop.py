@@ -15,9 +15,10 @@ from pipeline.errors import DamagedOutputError, TrainingError
 from pipeline.settings import Preset
 from pipeline.shards import Examples
 from pipeline.training.batches import BatchLoader, make_batch
-from pipeline.training.loop import Trainer
+from pipeline.training.loop import Trainer, train
 from pipeline.training.masking import DynamicMasking
-from pipeline.training.parts import part_of
+from pipeline.training.parts import part_of, read_parts
+from pipeline.training.run import read_run
 from tests.pipeline.training.runs import ALONE, FIRST_WORD, PRESET, TABLE, examples, rows_of, run_on, stepped
 
 LENGTHS = [7, 12, 9, 16, 8, 8, 14, 10, 7, 11, 13]
@@ -147,6 +148,16 @@ def test_the_last_steps_take_long_rows_from_their_first_and_are_held_out_against
     trainer.loader.close()
 
 
+def test_a_run_of_two_parts_ends_with_figures_of_the_second(tmp_path: Path) -> None:
+    run = two_part_run(tmp_path)
+    assert set(run.inputs) == {"train", "valid", "train_long", "valid_long"}
+    assert read_run(Path(run.work) / "run.json") == run
+    output = train(run, ALONE)
+    assert output is not None and output.facts["steps"] == 10 and output.facts["pairs"] == 8 + 3 + 8 + 3 + 8 + 3 + 8 + 5 + 5 + 5
+    assert output.facts["held_out"]["unigram_loss"] == read_parts(run)[1].unigram_loss
+    assert "next_sentence_loss_mean" in output.facts
+
+
 def test_steps_on_long_rows_without_any_are_an_error(tmp_path: Path) -> None:
     run = dataclasses.replace(two_part_run(tmp_path), train_long=[], valid_long=[])
     with pytest.raises(TrainingError, match=r"training\.long_ratio: got 3 steps on long rows, but no shards of them"):
@@ -200,14 +211,20 @@ def test_a_tied_decoder_stays_tied_in_training_and_after_a_resume(tmp_path: Path
     assert not torch.equal(first.model.masked_lm.decoder.weight, second.model.masked_lm.decoder.weight)
 
 
-def test_without_a_pair_task_its_figures_are_nowhere(tmp_path: Path) -> None:
+def test_without_a_pair_task_its_figures_are_nowhere(tmp_path: Path, caplog) -> None:
     rows = examples(LENGTHS, pairs=False)
-    trainer = Trainer(run_on(tmp_path, rows, rows, preset=PRESET.override(shards={"pairs": "none"})), ALONE)
+    run = run_on(tmp_path, rows, rows, preset=PRESET.override(shards={"pairs": "none"}))
+    trainer = Trainer(run, ALONE)
     before = weights(trainer)
     assert set(stepped(trainer, 2).evaluate()) == {"mlm_loss", "mlm_accuracy", "unigram_loss"}
-    assert not [name for row in rows_of(trainer) for name in row if "next_sentence" in name]
+    logged = rows_of(trainer)
+    assert not [name for row in logged for name in row if "next_sentence" in name]
+    with caplog.at_level("INFO"):
+        output = train(run, ALONE)
+    assert output is not None and not [name for name in (*output.facts, *output.facts["held_out"]) if "next_sentence" in name]
+    assert "held-out MLM loss" in caplog.text and "(unigram " in caplog.text and "NSP" not in caplog.text
     decay = torch.tensor(1.0)  # of the head, which has no gradient: what weight decay alone makes of it
-    for row in rows_of(trainer)[:2]:
+    for row in logged[:2]:
         decay *= 1 - row["learning_rate"] * 0.01
     torch.testing.assert_close(trainer.model.next_sentence.classifier.weight, before["next_sentence.classifier.weight"] * decay)
 
