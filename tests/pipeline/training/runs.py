@@ -95,6 +95,14 @@ def run_on(folder: Path, train: Examples, valid: Examples, *long: Examples, pres
     return plan_run(store, preset, first, second, folder / "work", long=(rest[0], rest[1]) if rest else None).save()
 
 
+def say_word_6(model: torch.nn.Module) -> None:
+    """Make the model give word 6 a loss of 0 and word 5 one of 10, whatever it reads."""
+    with torch.no_grad():
+        model.encoder.token_embedding.weight.zero_()
+        model.masked_lm.decoder.bias.fill_(-30.0)
+        model.masked_lm.decoder.bias[FIRST_WORD : FIRST_WORD + 2] = torch.tensor([-10.0, 0.0])
+
+
 def stepped(trainer: Trainer, steps: int) -> Trainer:
     """Take some steps."""
     for _ in range(steps):

@@ -19,7 +19,7 @@ from pipeline.training.loop import Trainer, train
 from pipeline.training.masking import DynamicMasking
 from pipeline.training.parts import part_of, read_parts
 from pipeline.training.run import read_run
-from tests.pipeline.training.runs import ALONE, FIRST_WORD, PRESET, TABLE, examples, rows_of, run_on, stepped
+from tests.pipeline.training.runs import ALONE, FIRST_WORD, PRESET, TABLE, examples, rows_of, run_on, say_word_6, stepped
 
 LENGTHS = [7, 12, 9, 16, 8, 8, 14, 10, 7, 11, 13]
 WITHOUT_DROPOUT = PRESET.override(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
@@ -48,14 +48,6 @@ def unequal_rows() -> Examples:
     return Examples(**joined | {"masked_lm_labels": np.array([FIRST_WORD] + [FIRST_WORD + 1] * 9, np.int32)})
 
 
-def say_word_6(model: torch.nn.Module) -> None:
-    """Make the model give word 6 a loss of 0 and word 5 one of 10, whatever it reads."""
-    with torch.no_grad():
-        model.encoder.token_embedding.weight.zero_()
-        model.masked_lm.decoder.bias.fill_(-30.0)
-        model.masked_lm.decoder.bias[FIRST_WORD : FIRST_WORD + 2] = torch.tensor([-10.0, 0.0])
-
-
 def test_a_batch_with_1_mask_of_loss_10_and_one_with_9_of_loss_0_give_1(tmp_path: Path) -> None:
     preset = WITHOUT_DROPOUT.override(training={"batch_size": 2, "micro_batch_size": 1})
     trainer = Trainer(run_on(tmp_path, unequal_rows(), examples([8]), preset=preset), ALONE)
@@ -78,29 +70,24 @@ def test_batches_of_any_size_give_the_update_of_one(tmp_path: Path, micro: int, 
     assert other_figures == pytest.approx(one_figures, rel=1e-4)
 
 
-def in_two_ranks(run_file: str, weights_file: Path, start: str = "") -> list[float]:
-    """The MLM losses of two processes' steps together; rank 0 writes its weights."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(TWO_RANKS)]
-    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, run_file, str(weights_file), start], capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
-    return [float(line) for line in done.stdout.split()]
-
-
-def test_two_ranks_with_batches_of_unequal_number_give_the_update_of_one(tmp_path: Path) -> None:
-    """11 rows in batches of 8 and 3, of which a rank has 2 and 1; the decoder is tied, gradients are clipped, masks drawn."""
+def test_two_ranks_give_the_update_of_one_process(tmp_path: Path) -> None:
+    """11 rows in batches of 8 and 3, of which ranks have an unequal number; the decoder is tied, gradients are clipped, masks
+    drawn. Then a rank with 1 mask of loss 10 and one with 9 of loss 0: together 1, not 5."""
     preset = WITHOUT_DROPOUT.override(training={"max_gradient_norm": 0.5, "steps": 4}, shards={"masking": "dynamic"})
     rows = examples(LENGTHS, masks=0)
     alone = stepped(Trainer(run_on(tmp_path / "one", rows, rows, preset=preset), ALONE), 4)
     run = run_on(tmp_path / "two", rows, rows, preset=preset.override(training={"micro_batch_size": 1}))
-    found = in_two_ranks(f"{run.work}/run.json", tmp_path / "weights")
+    of_two_rows = WITHOUT_DROPOUT.override(training={"batch_size": 2, "steps": 1})
+    unequal = run_on(tmp_path / "unequal", unequal_rows(), examples([8]), preset=of_two_rows)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(TWO_RANKS)]
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    arguments = [f"{run.work}/run.json", str(tmp_path / "weights"), f"{unequal.work}/run.json"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    found, of_unequal = ([float(loss) for loss in line.split()] for line in done.stdout.splitlines())
     assert found == pytest.approx([loss for loss, *_ in losses(alone)], rel=1e-4)
     assert_near(load_file(tmp_path / "weights"), weights(alone))
-
-
-def test_over_two_ranks_1_mask_of_loss_10_and_9_of_loss_0_give_1(tmp_path: Path) -> None:
-    run = run_on(tmp_path, unequal_rows(), examples([8]), preset=WITHOUT_DROPOUT.override(training={"batch_size": 2, "steps": 1}))
-    assert in_two_ranks(f"{run.work}/run.json", tmp_path / "weights", "say word 6") == pytest.approx([1.0], abs=1e-3)
+    assert of_unequal == pytest.approx([1.0], abs=1e-3)
 
 
 def two_part_preset(**training: object) -> Preset:
