@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import fetch_corpus
+from pipeline.data.documents import WIKITEXT
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.export import export_encoder
 from pipeline.settings import Preset, load_preset
@@ -48,21 +49,21 @@ def text() -> Callable[[int, int], str]:
     return random_text
 
 
-def publish_text(store: Store, train: str, valid: str = "") -> Output:
+def publish_text(store: Store, train: str, valid: str = "", form: str = WIKITEXT) -> Output:
     """Publish canonical texts as a corpus, as the corpus stage does."""
     texts = {"train": train, "valid": valid}
 
     def build(folder: Path) -> dict[str, Any]:
         for split, value in texts.items():
             (folder / f"{split}.tokens").write_text(value, "utf-8")
-        return {}
+        return {"form": form}
 
     return store.make(Recipe("corpus", 1, {}, {split: digest(value.encode()) for split, value in texts.items()}), build)
 
 
 @pytest.fixture
 def publish() -> Callable[..., Output]:
-    """Publishes texts as a corpus: (store, train, valid)."""
+    """Publishes texts as a corpus: (store, train, valid, form)."""
     return publish_text
 
 

@@ -55,9 +55,9 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     }
     assert found == {
         "corpus": ("c8845dfbc022b524ee0e", "99fc4ffd583a150a"),
-        "vocabulary": ("7ba7da0b7474a28013f4", "552e536556ff196a"),
-        "train": ("7011d0276211fc8f1bb7", "f84d75f3b41269e3"),
-        "valid": ("ab66cffbddedf573ce13", "1a12a6921df9f9b6"),
-        "run": ("ad287223683af302fa0a", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
-        "encoder": ("6c93c1d6a54025c88110", "0e772050e48c2f5c", "5a0793e68a323293"),
+        "vocabulary": ("9e372fe301afc0ddbb02", "552e536556ff196a"),
+        "train": ("40d1b359ea4755350d66", "f84d75f3b41269e3"),
+        "valid": ("2f44a0f648c1551ed1dc", "1a12a6921df9f9b6"),
+        "run": ("d453f3e3aea67b983372", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
+        "encoder": ("a83b0189017517f73363", "0e772050e48c2f5c", "5a0793e68a323293"),
     }

@@ -14,8 +14,10 @@ import pytest
 
 from pipeline import inspection
 from pipeline.data.build import build_shards
+from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import DamagedOutputError, PipelineError
 from pipeline.inspection import Example, ShardSet, Token, count_shards, draw_examples, find_shards, open_shards
+from pipeline.settings import Preset, load_preset
 from pipeline.shards import SHARD
 from pipeline.storage import MANIFEST, Output, Store
 from pipeline.tokens import TOKENIZER, WORD_LEVEL_TOKENS
@@ -214,6 +216,52 @@ def test_a_bucket_without_a_row_has_no_lengths(small_built) -> None:
     table = [line.cells() for line in count_shards(empty).table()]
     assert ("rows", "0", "", "") in table
     assert not [name for name, *_ in table if name.startswith(("token ", "median", "rows of"))]
+
+
+def shown(store: Store, corpus: Output, preset: Preset) -> tuple[list[Example], dict[str, tuple[str, ...]]]:
+    """All examples and the lines of the table, by their name, of the shards that a preset gives."""
+    shards = open_shards(store, build_shards(store, corpus, build_vocabulary(store, corpus, preset), "train", preset))
+    return draw_examples(shards, ALL, seed=0), {line.name: line.cells()[1:] for line in count_shards(shards).table()}
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("pairs", ["next_sentence", "sentence_order", "none"])
+def test_each_recipe_is_shown_as_what_it_is(tmp_path: Path, publish, text, pairs: str, masking: str) -> None:
+    preset = load_preset("tiny").override(
+        text={"documents": "article", "sentences": "prose"},
+        vocabulary={"kind": "wordpiece", "size": 100},
+        shards={"pairs": pairs, "masking": masking, "buckets": 1, "whole_word": True, "dupe_factor": 2, "max_length": 40},
+    )
+    store, articles = Store(str(tmp_path)), "".join(f" = {number} = \n{text(6, number)}" for number in range(25))
+    examples, table = shown(store, publish(store, articles), preset)
+    labels = Counter(example.label for example in examples)
+    if pairs == "none":
+        assert set(labels) == {inspection.UNLABELLED} and not any(example.second for example in examples)
+        assert not {"B follows A", "in order"} & set(table)
+    else:
+        assert set(labels) == set(inspection.LABELS[pairs])
+        assert [table[name][0] for name in inspection.LABELS[pairs]] == [str(labels[name]) for name in inspection.LABELS[pairs]]
+    for example in examples:
+        tokens = [token.now for token in example.first]
+        assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
+    assert any(token.now.startswith("##") for example in examples for token in example.first)
+    wanted = "wanted 15% of whole words, at most 10 a row"
+    masked = [token for example in examples for token in (*example.first, *example.second) if token.was]
+    if masking == "dynamic":
+        assert not masked and table["masked"] == (
+            "0",
+            "",
+            f"masks are drawn anew each epoch, while training: {wanted}",
+        )
+        assert not any(name.startswith("masked, ") for name in table)
+    else:
+        assert int(table["masked"][0].replace(",", "")) == len(masked) > 0
+        assert int(table["masked, [MASK]"][0].replace(",", "")) == sum(token.now == "[MASK]" for token in masked)
+    assert table["runs of sentences"][2] == "each fills a row, the text gone through 2 times"
+    assert table["truncated"][1:] == (f"{int(table['truncated'][0]) / len(examples):.1%}", "of rows: cut to 40 tokens")
+    dropped = {"next_sentence": {"no negative"}, "sentence_order": {"one sentence", "both orders"}, "none": set()}[pairs]
+    assert {name.removeprefix("dropped, ") for name in table if name.startswith("dropped, ")} == dropped
+    assert table["tokens of the rows"][2] == "with [CLS] and [SEP]"
 
 
 def _cut(bucket: Path) -> None:

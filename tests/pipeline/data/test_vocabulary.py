@@ -1,25 +1,32 @@
-"""The vocabulary: the deck's words, one rule for tokenizing, the same bytes each time."""
+"""The vocabulary: the deck's words and WordPiece, one rule for tokenizing, the same bytes each time."""
 
+import functools
 import hashlib
+import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import settings as trials
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from pipeline.data.tokenizer import Vocabulary, split_words
 from pipeline.data.vocabulary import build_vocabulary
-from pipeline.errors import CorpusError
-from pipeline.settings import load_preset
+from pipeline.data.wordpiece import train_wordpiece
+from pipeline.errors import CorpusError, PipelineError
+from pipeline.settings import Preset, load_preset
 from pipeline.storage import Store
-from pipeline.tokens import WORD_LEVEL_TOKENS
+from pipeline.tokens import TOKENIZER, WORD_LEVEL_TOKENS, WORDPIECE_TOKENS
 
 COUNTS = {"the": 9, "b": 5, "a": 5, "z": 5, "rare": 4, "<unk>": 50, "<cls>": 7}
+TEXT = [f"The {word}ing crane un{word}ed Ünter {word}s , {number % 7} {word} !" for number, word in enumerate(("fly", "walk", "talk") * 40)]
 
 
 def words_of(text: str) -> list[str]:
@@ -92,3 +99,119 @@ def test_wikitext2_has_the_decks_vocabulary(wikitext2_built) -> None:
     assert digest == "ef65fa99d9bf0d519849eddfdaf50887e1a8c0ba2273714048543a6a3526f739"
     assert {"a", "crane", "is", "flying", "driver", "came", "he", "just", "left"} <= set(words)
     assert wikitext2_built.vocabulary.facts["tokens"] == 1_926_788
+
+
+@functools.cache
+def wordpiece() -> Vocabulary:
+    """A small trained one."""
+    return Vocabulary(train_wordpiece(lambda: TEXT, 90, lowercase=True))
+
+
+def pieces(*known: str) -> Vocabulary:
+    """A WordPiece vocabulary of these pieces, as training makes one."""
+    tokenizer = train_wordpiece(lambda: ["a b c"], 100, lowercase=True)
+    tokens = [*WORDPIECE_TOKENS.values(), *known]
+    ids = {token: number for number, token in enumerate(tokens)}
+    made = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100, continuing_subword_prefix="##")
+    tokenizer.model = made
+    return Vocabulary(tokenizer)
+
+
+def tokens_of(vocabulary: Vocabulary, *texts: str) -> list[list[str]]:
+    """The tokens of each text."""
+    ids, offsets = vocabulary.encode(pa.array(texts, pa.large_string()))
+    return [[vocabulary.table.tokens[token] for token in ids[a:b]] for a, b in pairwise(offsets)]
+
+
+def test_a_word_without_pieces_and_one_of_more_than_a_hundred_characters_are_one_unknown_token() -> None:
+    vocabulary = pieces("un", "##want", "##ed", "a", "##a")
+    found = tokens_of(vocabulary, "unwanted", "unwantedX", "a" * 100, "a" * 101, "un a")
+    assert found == [["un", "##want", "##ed"], ["[UNK]"], ["a", *["##a"] * 99], ["[UNK]"], ["un", "a"]]
+
+
+def test_text_that_spells_a_special_piece_is_pieces() -> None:
+    vocabulary = pieces("[", "]", "mask", "cls", "sep", "pad", "unk", "a")
+    found = tokens_of(vocabulary, "a [MASK] a", "[CLS]", "[SEP] [PAD]", "[UNK]")
+    assert found == [["a", "[", "mask", "]", "a"], ["[", "cls", "]"], ["[", "sep", "]", "[", "pad", "]"], ["[", "unk", "]"]]
+
+
+def test_wordpiece_gives_every_word_back() -> None:
+    vocabulary = Vocabulary(train_wordpiece(lambda: TEXT, 120, lowercase=True))
+    assert vocabulary.table.tokens[:5] == list(WORDPIECE_TOKENS.values()) and len(vocabulary) <= 120
+    assert vocabulary.table.continues_word.any()
+    for text, found in zip(TEXT, tokens_of(vocabulary, *TEXT), strict=True):
+        assert "[UNK]" not in found
+        assert " ".join(found).replace(" ##", "") == text.lower().replace("ü", "u")
+
+
+@trials(deadline=None)
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1, max_size=5))
+def test_ids_of_wordpiece_are_those_of_the_saved_tokenizer(texts: list[str]) -> None:
+    vocabulary = wordpiece()
+    tokenizer = Tokenizer.from_str(vocabulary.tokenizer.to_str())
+    tokenizer.encode_special_tokens = True
+    ids, offsets = vocabulary.encode(pa.array(texts, pa.large_string()))
+    for row, text in enumerate(texts):
+        assert ids[offsets[row] : offsets[row + 1]].tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_two_processes_with_different_hash_seeds_train_the_same_wordpiece() -> None:
+    code = (
+        "import sys; from pipeline.data.wordpiece import train_wordpiece\n"
+        "texts = [' '.join(f'w{i % 97}x{(i * k) % 89}' for i in range(200)) for k in range(1, 30)]\n"
+        "sys.stdout.write(train_wordpiece(lambda: texts, 600, lowercase=True).to_str())"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ | {"PYTHONHASHSEED": seed}) for seed in "1234"]
+    assert runs[0].returncode == 0 and len(runs[0].stdout) > 5000
+    assert len({run.stdout for run in runs}) == 1
+
+
+def bring(path: Path, vocabulary: Vocabulary, **replaced: object) -> Preset:
+    """A tokenizer's file with parts replaced, and the preset that takes it."""
+    path.write_text(json.dumps(json.loads(vocabulary.tokenizer.to_str()) | replaced), "utf-8")
+    return load_preset("tiny").override(vocabulary={"kind": "file", "file": str(path)})
+
+
+def test_a_tokenizer_that_is_brought_along_is_published_as_it_is_whatever_its_address(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path / "store"))
+    corpus, given = publish(store, " a b . c d . \n"), wordpiece()
+    made = [build_vocabulary(store, corpus, bring(tmp_path / name, given)) for name in ("one.json", "other.json")]
+    assert made[0].key == made[1].key and made[1].found
+    assert (Path(made[0].address) / TOKENIZER).read_bytes() == (tmp_path / "one.json").read_bytes()
+    assert Vocabulary.open(made[0]).table == given.table
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"post_processor": None}, r"makes .* of a pair, wanted \[CLS\] A \[SEP\] B \[SEP\] with segments 0 and 1"),
+        ({"added_tokens": [], "model": {"type": "WordPiece", "vocab": {"a": 0, "b": 1}}}, "no special token"),
+        ({"model": {"type": "Nonsense"}}, "not a tokenizer that can be used"),
+    ],
+    ids=["template", "special tokens", "no model"],
+)
+def test_a_tokenizer_that_lacks_what_pretraining_needs_is_refused_by_name(tmp_path: Path, publish, replaced: dict, message: str) -> None:
+    store, path = Store(str(tmp_path / "store")), tmp_path / "tokenizer.json"
+    whole = json.loads(wordpiece().tokenizer.to_str())
+    parts = {name: whole[name] | value if name == "model" else value for name, value in replaced.items()}
+    preset = bring(path, wordpiece(), **parts)
+    with pytest.raises(PipelineError, match=rf"vocabulary\.file: {path}: .*{message}"):
+        build_vocabulary(store, publish(store, " a . b . \n"), preset)
+
+
+def test_a_tokenizer_file_that_is_not_there_is_named(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path))
+    preset = load_preset("tiny").override(vocabulary={"kind": "file", "file": str(tmp_path / "none.json")})
+    with pytest.raises(PipelineError, match=rf"vocabulary\.file: {tmp_path}/none\.json: "):
+        build_vocabulary(store, publish(store, " a . b . \n"), preset)
+
+
+def test_wordpiece_of_a_corpus_is_that_of_its_training_split(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path))
+    corpus = publish(store, "".join(f" {text} . {text} . \n" for text in TEXT), " zebra . quagga . \n")
+    preset = load_preset("tiny").override(vocabulary={"kind": "wordpiece", "size": 100})
+    made = build_vocabulary(store, corpus, preset)
+    vocabulary = Vocabulary.open(made)
+    assert made.facts["size"] == len(vocabulary) <= 100 and "z" not in vocabulary.table.tokens
+    with pytest.raises(CorpusError, match="no document has a word"):
+        build_vocabulary(store, publish(store, "no paragraph\n"), preset)
