@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
 OPTIONAL = (frozenset({"masked_lm_positions", "masked_lm_labels"}), frozenset({"next_sentence_label"}))
 """Columns that may be absent, those of a set together: with masks drawn while training, and without a pair task."""
 IGNORED = -100  # next_sentence_label of a row without one, as torch's cross-entropy passes it over
+_AT_ONCE = 1 << 20  # numbers that are widened for a digest
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -133,7 +134,9 @@ class Examples:
         hasher = hashlib.sha256()
         for entry in fields(self):
             hasher.update(entry.name.encode())
-            hasher.update(np.ascontiguousarray(getattr(self, entry.name), "<i8").data)
+            values = getattr(self, entry.name)
+            for start in range(0, len(values), _AT_ONCE):
+                hasher.update(np.ascontiguousarray(values[start : start + _AT_ONCE], "<i8").data)
         return hasher.hexdigest()
 
     @classmethod

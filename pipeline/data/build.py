@@ -25,7 +25,8 @@ from .tokenizer import Vocabulary
 FORMAT = 2
 _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
-_MEMORY_OF_TEXT = 16  # bytes for each byte of text, while a bucket is built
+_MANY_DROPPED = 0.1  # of the pairs
+_MEMORY_OF_TEXT, _MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
     def build(folder: Path) -> dict[str, Any]:
         words = Vocabulary.open(vocabulary)
         documents = spill_buckets(DocumentReader.of(corpus, split, text), settings.buckets, folder)
-        _advise_on_size(list(documents), _buckets_setting(split))
+        _advise_on_size(list(documents), _buckets_setting(split), settings.dupe_factor)
         empty = next((path for path, count in documents.items() if not count), None)  # all that are empty are one output
         distinct = [path for path, count in documents.items() if count or path == empty]
         built = dict(
@@ -62,6 +63,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
         recorded.update(buckets_found=found, buckets_made=len(built) - found)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), split, counts, settings, text)
+        _advise_on_dropped(split_label(corpus, split), counts, _buckets_setting(split), settings)
         contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
         return {
             "split": split,
@@ -85,16 +87,24 @@ def _buckets_setting(split: str) -> str:
     return "shards.buckets" if split == "train" else f"shards.{_HELD_OUT}"
 
 
-def _advise_on_size(buckets: list[Path], setting: str) -> None:
+def _advise_on_size(buckets: list[Path], setting: str, dupe_factor: int) -> None:
     """Say so where fewer, larger buckets than is good take memory."""
     largest = max(path.stat().st_size for path in buckets) >> 20
     wanted = min(len(buckets) * largest // GOOD_BUCKET, MOST_BUCKETS)
     if largest > LARGE_BUCKET and wanted > len(buckets):
+        memory = largest * (_MEMORY_OF_TEXT + _MEMORY_OF_REPEAT * (dupe_factor - 1))
         logger.warning(
             "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
             "for less memory set it to %d",
-            *(setting, len(buckets), largest, largest * _MEMORY_OF_TEXT, MOST_THREADS, wanted),
+            *(setting, len(buckets), largest, memory, MOST_THREADS, wanted),
         )
+
+
+def _advise_on_dropped(label: str, counts: ShardCounts, setting: str, settings: ShardSettings) -> None:
+    """Say so where much is left out because buckets hold few documents."""
+    if settings.pairs != "sentence_order" and counts.dropped_no_negative > counts.pairs * _MANY_DROPPED:
+        dropped = counts.dropped_no_negative, counts.pairs, setting, settings.buckets
+        logger.warning("%s: %d of %d pairs are left out, as no honest random B is in their bucket; set fewer %s than %d", label, *dropped)
 
 
 def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:

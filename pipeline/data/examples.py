@@ -24,6 +24,8 @@ from .segments import Segments, make_segments, specials_of
 from .sentences import split_sentences
 from .tokenizer import Vocabulary
 
+_ROWS_AT_ONCE = 4096  # drawing masks takes some 60 bytes a token, which memory holds for these alone
+
 
 def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSettings, text: TextSettings) -> tuple[Examples, ShardCounts]:
     """Pairs and masks of one bucket.
@@ -47,9 +49,12 @@ def make_examples(documents: pa.Table, vocabulary: Vocabulary, settings: ShardSe
     parts: list[Examples] = []
     for repeat in range(settings.dupe_factor):
         segments, of_pairs = make_segments(bucket, offsets, settings, repeat)
-        examples, of_rows = _rows_and_masks(bucket, ids, segments, settings, vocabulary.table, repeat)
-        parts.append(examples)
-        counts += of_pairs + of_rows
+        counts += of_pairs
+        for start in range(0, len(segments), _ROWS_AT_ONCE):
+            rows = segments.take(slice(start, start + _ROWS_AT_ONCE))
+            examples, of_rows = _rows_and_masks(bucket, ids, rows, settings, vocabulary.table, repeat)
+            parts.append(examples)
+            counts += of_rows
     return concatenate(parts), counts
 
 

@@ -48,7 +48,7 @@ class Segments:
     def __len__(self) -> int:
         return len(self.label)
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> "Segments":
+    def take(self, rows: npt.NDArray[np.bool_] | slice) -> "Segments":
         """Some of the rows [R]."""
         return Segments(**{name: values[rows] for name, values in vars(self).items()})
 

@@ -243,7 +243,7 @@ def test_large_buckets_are_said_to_be_so(tmp_path: Path, caplog, megabytes: int,
     path = tmp_path / "bucket"
     with path.open("wb") as file:
         file.truncate(megabytes << 20)
-    build._advise_on_size([path] * count, "shards.buckets")
+    build._advise_on_size([path] * count, "shards.buckets", 1)
     assert (said or "") in caplog.text and bool(caplog.messages) == bool(said)
 
 

@@ -1,6 +1,7 @@
 """Shards by the paper's recipes: each pair task and kind of masking, from text to files, and what each says of a text it cannot use."""
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,18 @@ def test_a_corpus_that_a_recipe_cannot_use_says_why(tmp_path: Path, publish, tra
     with pytest.raises(CorpusError, match=rf"(?s)train split: .*{cause}"):
         build_shards(store, corpus, vocabulary, "train", preset)
     assert not (tmp_path / "shards").exists()
+
+
+def test_many_pairs_that_buckets_of_few_documents_leave_out_are_said(tmp_path: Path, publish, caplog: pytest.LogCaptureFixture) -> None:
+    store, preset = Store(str(tmp_path)), paper("next_sentence", buckets=16)
+    corpus = publish(store, articles(24, 20), form=TEXT)
+    vocabulary = build_vocabulary(store, corpus, preset)
+    counts = build_shards(store, corpus, vocabulary, "train", preset).facts["counts"]
+    said = f"{counts['dropped_no_negative']} of {counts['pairs']} pairs are left out, .* set fewer shards.buckets than 16"
+    assert 0 < counts["dropped_no_negative"] < counts["pairs"] and re.search(said, caplog.text)
+    caplog.clear()
+    build_shards(store, corpus, vocabulary, "train", paper("next_sentence", buckets=1))
+    assert not caplog.text
 
 
 def test_one_document_is_enough_without_a_pair_task(tmp_path: Path, publish) -> None:
