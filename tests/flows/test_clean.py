@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -197,7 +197,7 @@ def test_a_bucket_that_two_sets_share_stays(tidied: Tidied, small_preset: Preset
     assert known is not None
     inputs = [store.find(stage, known.manifest["inputs"][stage]) for stage in ("corpus", "vocabulary")]
     corpus, words = (found for found in inputs if found is not None)
-    again = build_shards(store, corpus, words, "train", replace(small_preset.shards, buckets=1))
+    again = build_shards(store, corpus, words, "train", small_preset.override(shards={"buckets": 1}))
     manifest = Path(again.file(MANIFEST))
     manifest.write_text(manifest.read_text().replace(again.facts["buckets"][0]["key"], known.facts["buckets"][0]["key"]))
     tidied.register(tidied.tags)

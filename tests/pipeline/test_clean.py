@@ -122,7 +122,7 @@ def test_a_kill_in_between_leaves_nothing_that_leads_to_what_is_gone(store: Stor
 
 def test_what_stays_opens_and_verifies(small_built: Any) -> None:
     store = small_built.store
-    again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", replace(small_built.preset.shards, seed=5))
+    again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset.override(shards={"seed": 5}))
     found = plan(store, small_built.train.key, small_built.valid.key)
     assert {stage for stage, _ in names(found)} == {"shards", "bucket"}
     for entry in found:
