@@ -54,10 +54,10 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
         "encoder": (encoder.key, tensors(Path(encoder.address) / "model.safetensors"), digest(texts)[:16]),
     }
     assert found == {
-        "corpus": ("c8845dfbc022b524ee0e", "99fc4ffd583a150a"),
-        "vocabulary": ("9e372fe301afc0ddbb02", "552e536556ff196a"),
-        "train": ("40d1b359ea4755350d66", "f84d75f3b41269e3"),
-        "valid": ("2f44a0f648c1551ed1dc", "1a12a6921df9f9b6"),
-        "run": ("d453f3e3aea67b983372", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
-        "encoder": ("a83b0189017517f73363", "0e772050e48c2f5c", "5a0793e68a323293"),
+        "corpus": ("56be8873936c6942a0d4", "a014e97c080c8696"),
+        "vocabulary": ("9012197f32340add7938", "552e536556ff196a"),
+        "train": ("dee6a7dc1c9e65691ccc", "f84d75f3b41269e3"),
+        "valid": ("055738886e1171a5121a", "1a12a6921df9f9b6"),
+        "run": ("f594f35dcc0633272bb8", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
+        "encoder": ("1125a4facaf8b317c102", "0e772050e48c2f5c", "5a0793e68a323293"),
     }
