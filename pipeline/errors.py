@@ -4,6 +4,14 @@ Every error raised on purpose is a `PipelineError` whose message says what was f
 and what to do. Callers show that message alone; the traceback belongs in a log file.
 """
 
+from collections.abc import Iterable
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first few of many names, and how many more there are, for a message."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
 
 class PipelineError(Exception):
     """Base of all errors that are the user's, the data's or the environment's to mend.

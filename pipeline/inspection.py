@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .data.tokenizer import Vocabulary
-from .errors import PipelineError, SettingsError
+from .errors import PipelineError, SettingsError, some
 from .ragged import I64
 from .shards import Examples, ShardCounts, read_shards
 from .storage import Output, Store, open_output, verify_digests
@@ -271,8 +271,9 @@ def _with_key(store: Store, beginning: str, stages: Sequence[str]) -> Output:
     if not found:
         raise PipelineError(f"{beginning}: no shard set and no bucket in {store.root} has a key that begins so; give another, or a folder")
     if len(found) > 1:
-        names = ", ".join(found[:_SHOWN_KEYS]) + (", …" if len(found) > _SHOWN_KEYS else "")
-        raise PipelineError(f"{beginning}: {len(found)} keys in {store.root} begin so, {names}; give more of the one that is meant")
+        raise PipelineError(
+            f"{beginning}: {len(found)} keys in {store.root} begin so, {some(found, _SHOWN_KEYS)}; give more of the one that is meant"
+        )
     return open_output(f"{store.root}/{found[0]}")
 
 

@@ -53,6 +53,11 @@ def bits(stream: U64, counter: U64) -> U64:
     return mix(stream + (counter + np.uint64(1)) * _GOLDEN)
 
 
+def coin(stream: U64, counter: U64) -> npt.NDArray[np.bool_]:
+    """True or false, as likely."""
+    return bits(stream, counter) >> np.uint64(63) > 0
+
+
 def below(stream: U64, counter: U64, bound: U64 | np.uint64) -> U64:
     """Uniform whole numbers in [0, bound), for bounds far below 2**32."""
     return ((bits(stream, counter) >> np.uint64(32)) * bound) >> np.uint64(32)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .data.download import without_credentials
 from .encoder_format import CONFIG, HEADS, WEIGHTS, config_of, from_transformers, names_of_head, shape_of, to_transformers
-from .errors import TrainingError
+from .errors import TrainingError, some
 from .model.encoder import EncoderShape
 from .model.pretraining import BertForPretraining
 from .settings import Preset
@@ -36,6 +36,7 @@ _OTHER_WEIGHTS = {
 }
 _DECODER = "cls.predictions.decoder.weight"  # of tied weights, where a file has them twice
 _OLD_KINDS = {"gamma": "weight", "beta": "bias"}  # of norms in checkpoints that came from TensorFlow
+_SHOWN = 3  # parameters that a message names
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Checkpoint:
         missing = [head for head, names in heads.items() if not names & named.keys()]
         wanted = described.keys() - {name for head in missing for name in heads[head]}
         if absent := sorted(wanted - named.keys()):
-            raise TrainingError(f"{shown}: lacks {_some(absent)}; wanted the weights that its {CONFIG} describes")
+            raise TrainingError(f"{shown}: lacks {some(absent, _SHOWN)}; wanted the weights that its {CONFIG} describes")
         for name in sorted(wanted):
             if named[name].shape != described[name].shape:
                 sizes = f"{name} {tuple(named[name].shape)}, wanted {tuple(described[name].shape)} as its {CONFIG} says"
@@ -91,7 +92,7 @@ class Checkpoint:
         if not torch.equal(named.get(_DECODER, embedding), embedding):
             raise TrainingError(f"{shown}: the decoder's weights are not those of the token embedding; wanted tied ones")
         if extra := sorted(named.keys() - wanted - {_DECODER}):
-            logger.info("%s: ignored %s", shown, _some(extra))
+            logger.info("%s: ignored %s", shown, some(extra, _SHOWN))
         if missing:
             logger.info("%s: has no %s; they start at random", shown, ", ".join(missing))
         return missing
@@ -206,8 +207,3 @@ def _bytes(address: str, name: str) -> bytes | None:
     except (OSError, ImportError, ValueError) as error:
         raise TrainingError(f"warm start: {without_credentials(address)}/{name}: cannot be read ({error}); check the address") from error
     return data
-
-
-def _some(names: list[str]) -> str:
-    """The first few of many names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

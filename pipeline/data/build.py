@@ -19,7 +19,6 @@ from ..storage import Output, Recipe, Store
 from .documents import DocumentReader, numbers_of, read_bucket, spill_buckets, split_label, wanted_text
 from .examples import make_examples
 from .parallel import MOST_THREADS, map_in_threads
-from .segments import PAIR_TASKS
 from .tokenizer import Vocabulary
 
 FORMAT = 2
@@ -143,7 +142,7 @@ def _check(label: str, split: str, counts: ShardCounts, settings: ShardSettings,
         raise CorpusError(f"{documents} and no two sentences in one of them, so no order; {wanted_text(text)}")
     if not counts.rows:
         raise CorpusError(f"{label}: none of {counts.pairs} pairs can be used: {_why_dropped(split, counts, settings)}")
-    if split != "train" or settings.pairs not in PAIR_TASKS or counts.followed not in (0, counts.rows):
+    if split != "train" or settings.pairs == "none" or counts.followed not in (0, counts.rows):
         return
     if settings.pairs == "next_sentence" and counts.documents_of_one_sentence == counts.documents:
         raise CorpusError(f"{documents} of one sentence each, so B never follows A; {wanted_text(text)}, or set shards.pairs to none")

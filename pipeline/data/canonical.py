@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorpusError
+from ..errors import CorpusError, some
 from .counts import Counts
 from .decoding import whole_lines
 from .documents import TEXT, WIKITEXT
@@ -116,9 +116,8 @@ def canonicalise(parts: Iterable[Part], target: Path, form: str = WIKITEXT) -> t
         found = writer.close()
     counts.documents = writer.documents
     if not found.paragraphs:
-        more = f" and {len(labels) - _LABELS} more files" if len(labels) > _LABELS else ""
         rows = f"{counts.rows} rows, {counts.empty_documents} of them empty" if counts.rows else f"{counts.files} files, all blank"
-        raise CorpusError(f"{', '.join(labels[:_LABELS])}{more}: no text ({rows}); wanted at least one paragraph")
+        raise CorpusError(f"{some(labels, _LABELS)}: no text ({rows}); wanted at least one paragraph")
     return found, counts
 
 

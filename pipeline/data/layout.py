@@ -6,10 +6,10 @@ used as paths.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import CorpusError
+from ..errors import CorpusError, some
 
 SPLITS = ("train", "valid", "test")
 AUTO, WIKITEXT, TEXT, JSON_LINES, PARQUET = "auto", "wikitext", "text", "json_lines", "parquet"
@@ -20,7 +20,7 @@ _PACKINGS = (".gz", ".zst", ".xz")
 _ENDING = re.compile(rf"({'|'.join(map(re.escape, _FORMS))})?({'|'.join(map(re.escape, _PACKINGS))})?$", re.IGNORECASE)
 _SPLIT = re.compile(r"(?:wiki\.)?(train|valid|validation|dev|test)(?![a-z])", re.IGNORECASE)
 _SAME = {"validation": "valid", "dev": "valid"}
-_SHOWN = 8
+_SHOWN = 8  # names in a message
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ def choose(paths: Sequence[str], label: str, form: str, *, named: bool = False) 
             _refuse_twins(found, label)
         is_forced = named and form != AUTO and not marked
         if len({name.kind if marked else name.form for _, name in found}) > 1 and not is_forced:
-            bases = ", ".join(_shown(name.base for _, name in found))
+            bases = some((name.base for _, name in found), _SHOWN)
             raise CorpusError(f"{label}: {split} is there in more than one form ({bases}); leave one, or name it by a glob or corpus.form")
         if found:
             chosen[split] = [path for path, _ in found]
     if "train" not in chosen:
-        there = ", ".join(_shown(name.base for _, name in names)) or "nothing"
+        there = some((name.base for _, name in names), _SHOWN) or "nothing"
         raise CorpusError(f"{label}: no train split there, only {there}; wanted {wanted()}")
     return chosen
 
@@ -121,9 +121,3 @@ def _refuse_twins(found: Sequence[tuple[str, FileName]], label: str) -> None:
     for base, paths in places.items():
         if len(paths) > 1:
             raise CorpusError(f"{label}: {base} stands there {len(paths)} times ({', '.join(paths)}); leave one")
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    """The first few, and how many more there are."""
-    every = list(names)
-    return every[:_SHOWN] + ([f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else [])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ragged import I64, offsets_of
-from ..randomness import U64, Purpose, below, bits, streams
+from ..randomness import U64, Purpose, below, coin, streams
 
 FOLLOWS, RANDOM = 0, 1  # next_sentence_label, in BERT's and transformers' sense; the deck's is the opposite
 NONE = -1  # in place of a negative: there is no honest one
@@ -82,7 +82,7 @@ def make_pairs(bucket: Bucket, seed: int, repeat: int = 0) -> Pairs:
     out = int(len(first) - possible.sum())
     first, number = first[possible], number[possible]
 
-    random = (bits(bucket.streams(seed, Purpose.COIN, repeat)[bucket.document[first]], number.astype(np.uint64)) >> np.uint64(63)) > 0
+    random = coin(bucket.streams(seed, Purpose.COIN, repeat)[bucket.document[first]], number.astype(np.uint64))
     second = first + 1
     second[random] = draw_negatives(bucket, first[random], number[random], seed, repeat)
     return Pairs(first, second, np.where(random, RANDOM, FOLLOWS).astype(np.int8), number, out)

@@ -5,13 +5,14 @@ decision that matters: a row is a document, a line end in its text ends a paragr
 so that what ends a document is the same in every kind of file.
 """
 
+import codecs
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import CorpusError
+from ..errors import CorpusError, some
 from ..settings import CorpusSettings
 from .counts import Counts
 from .decoding import not_utf8
@@ -19,8 +20,7 @@ from .documents import is_title
 from .forms import Budget, File
 
 LONGEST_ROW = 256 << 20  # bytes of a line of JSON Lines
-_MARK = b"\xef\xbb\xbf"
-_BLOCK = 1 << 20  # characters of documents that are handed on together
+_BLOCK = 1 << 20  # characters of text that are handed on together
 _ROWS, _BATCH = 4096, 4 << 20  # most rows and about how many bytes of Parquet are held at a time
 _SHOWN = 12  # names of columns in a message
 
@@ -30,27 +30,34 @@ Row = tuple[str | None, str | None]
 
 def documents(rows: Iterable[Row], counts: Counts) -> Iterator[bytes]:
     """Rows as documents: the title as a first line ` = Title = ` of its own, then the paragraphs. Rows without text are dropped."""
-    block, size = [], 0
-    for title, text in rows:
-        counts.rows += 1
-        counts.crlf_line_ends += text.count("\r\n") if text else 0
-        lines = [stripped for line in (text or "").split("\n") if (stripped := line.strip())]
-        if not lines:
-            counts.empty_documents += 1
-            continue
-        if heading := " ".join((title or "").split()):
-            lines.insert(0, f"= {heading} =")
-        block.append("\n".join(lines))
-        size += len(block[-1])
+
+    def found() -> Iterator[str]:
+        for title, text in rows:
+            counts.rows += 1
+            counts.crlf_line_ends += text.count("\r\n") if text else 0
+            lines = [stripped for line in (text or "").split("\n") if (stripped := line.strip())]
+            if not lines:
+                counts.empty_documents += 1
+                continue
+            if heading := " ".join((title or "").split()):
+                lines.insert(0, f"= {heading} =")
+            yield "\n".join(lines) + "\n\n"
+
+    return _blocks(found())
+
+
+def _blocks(pieces: Iterable[str]) -> Iterator[bytes]:
+    """Pieces of text put together, so that few large blocks are handed on."""
+    block: list[str] = []
+    size = 0
+    for piece in pieces:
+        block.append(piece)
+        size += len(piece)
         if size > _BLOCK:
-            yield _joined(block)
+            yield "".join(block).encode()
             block, size = [], 0
     if block:
-        yield _joined(block)
-
-
-def _joined(block: Sequence[str]) -> bytes:
-    return "".join(f"{document}\n\n" for document in block).encode()
+        yield "".join(block).encode()
 
 
 def json_rows(file: File, settings: CorpusSettings, budget: Budget, counts: Counts) -> Iterator[Row]:
@@ -61,9 +68,9 @@ def json_rows(file: File, settings: CorpusSettings, budget: Budget, counts: Coun
     position = 0
     for number, line in enumerate(_lines(file, budget), 1):
         text, start = line, position
-        if number == 1 and line.startswith(_MARK):
+        if number == 1 and line.startswith(codecs.BOM_UTF8):
             counts.byte_order_marks += 1
-            text, start = line[len(_MARK) :], position + len(_MARK)
+            text, start = line.removeprefix(codecs.BOM_UTF8), position + len(codecs.BOM_UTF8)
         position += len(line) + 1
         if not text.isspace() and text:
             yield _row(text, start, f"{file.label}: line {number}", settings)
@@ -105,7 +112,9 @@ def _example(settings: CorpusSettings) -> str:
 
 def _value(values: dict[str, object], column: str, where: str, setting: str) -> str | None:
     if column not in values:
-        raise CorpusError(f"{where}: its columns are {_names(list(values))}; wanted a column `{column}`, or its name in {setting}")
+        raise CorpusError(
+            f"{where}: its columns are {some(values, _SHOWN) or 'none'}; wanted a column `{column}`, or its name in {setting}"
+        )
     value = values[column]
     if value is None:
         return None
@@ -117,10 +126,6 @@ def _value(values: dict[str, object], column: str, where: str, setting: str) -> 
         half = f"\\u{ord(value[error.start]):04x}"
         raise CorpusError(f"{where}: `{column}` has half of a character ({half}), which no UTF-8 can hold; mend the file") from None
     return value
-
-
-def _names(columns: Sequence[str]) -> str:
-    return ", ".join(columns[:_SHOWN]) + (f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else "") or "none"
 
 
 def parquet_rows(file: File, settings: CorpusSettings, budget: Budget) -> Iterator[Row]:
@@ -157,7 +162,7 @@ def _check_columns(schema: pa.Schema, settings: CorpusSettings, label: str) -> N
         if kind is not None and pa.types.is_dictionary(kind):
             kind = kind.value_type
         if kind not in (pa.string(), pa.large_string(), pa.string_view()):
-            there = _names([f"{field.name} ({field.type})" if field.name == column else field.name for field in schema])
+            there = some((f"{field.name} ({field.type})" if field.name == column else field.name for field in schema), _SHOWN) or "none"
             raise CorpusError(f"{label}: its columns are {there}; wanted a column `{column}` of strings, or its name in {setting}")
 
 
@@ -171,17 +176,15 @@ def _strings(batch: pa.RecordBatch, column: str, label: str) -> list[str | None]
 
 def wikitext_lines(rows: Iterable[Row], counts: Counts) -> Iterator[bytes]:
     """Rows as lines of WikiText's form: ` line `, a blank one ` `; rows may have lost their spaces and line ends."""
-    block, size = [], 0
-    for _, text in rows:
-        counts.rows += 1
-        for line in (text or "").strip(" \r\n").split("\n"):
-            stripped = line.strip(" \r")
-            block.append(f" {stripped} \n" if stripped else " \n")
-            size += len(block[-1])
-        if size > _BLOCK:
-            yield "".join(block).encode()
-            block, size = [], 0
-    yield "".join(block).encode()
+
+    def lines() -> Iterator[str]:
+        for _, text in rows:
+            counts.rows += 1
+            for line in (text or "").strip(" \r\n").split("\n"):
+                stripped = line.strip(" \r")
+                yield f" {stripped} \n" if stripped else " \n"
+
+    return _blocks(lines())
 
 
 def begins_with_title(rows: Iterator[Row]) -> bool | None:

@@ -18,13 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ragged import I64
-from ..randomness import Purpose, below, bits, unit
+from ..randomness import Purpose, below, coin, unit
 from ..settings import ShardSettings
 from ..shards import IGNORED, ShardCounts
 from .next_sentence import FOLLOWS, NONE, RANDOM, Bucket, draw_negatives, make_pairs, neighbours
-
-PAIR_TASKS = ("neighbours", "next_sentence", "sentence_order")
-_TOP = np.uint64(63)
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def _chunks(bucket: Bucket, offsets: I64, settings: ShardSettings, repeat: int) 
     shorter = 2 + below(stream(Purpose.LENGTH), counter, np.uint64(full - 1)).astype(np.int64)
     targets = np.where(unit(stream(Purpose.SHORT), counter) < settings.short_seq_prob, shorter, full).tolist()
     splits = unit(stream(Purpose.SPLIT), counter).tolist()
-    coins = (bits(stream(Purpose.COIN), counter) >> _TOP).astype(bool).tolist()
+    coins = coin(stream(Purpose.COIN), counter).tolist()
 
     found: list[tuple[int, int, int, int, bool]] = []
     places, documents = offsets.tolist(), bucket.sentences.tolist()
@@ -144,9 +141,9 @@ def _chunks(bucket: Bucket, offsets: I64, settings: ShardSettings, repeat: int) 
             if split and end == start + 1 and end < last:
                 end += 1  # of one sentence B could only be random, and labels would lean to 1
             middle = start + 1 + int(splits[draw] * (end - start - 1)) if split and end > start + 1 else end
-            coin = coins[draw] or (gives_back and middle == end)
-            found.append((draw, start, middle, end, coin))
-            start = middle if gives_back and coin else end
+            flip = coins[draw] or (gives_back and middle == end)
+            found.append((draw, start, middle, end, flip))
+            start = middle if gives_back and flip else end
             draw += 1
     draws, starts, middles, ends, flips = np.array(found, np.int64).reshape(-1, 5).T
     return _Chunks(bucket.document[draws], number[draws], starts, middles, ends, np.array(targets, np.int64)[draws], flips.astype(bool))

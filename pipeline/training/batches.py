@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..model.pretraining import Batch
+from ..ragged import I64, offsets_of, spans
 from ..shards import Examples, IntArray
 from .distributed import World
 from .masking import DynamicMasking
@@ -107,13 +108,13 @@ def make_batch(
     :param masking: draws the epoch's masks; None: the examples have them.
     """
     rows = by_length(examples, rows)
-    tokens, offsets = _spans(examples.offsets, rows)
+    tokens, offsets = _values_of(examples.offsets, rows)
     input_ids = examples.input_ids[tokens]
     if masking:
         drawn = masking.draw(input_ids, offsets, rows, epoch)
         input_ids, positions, labels, mask_counts = drawn.input_ids, drawn.positions, drawn.labels, np.diff(drawn.offsets)
     else:
-        masks, mask_offsets = _spans(examples.mask_offsets, rows)
+        masks, mask_offsets = _values_of(examples.mask_offsets, rows)
         positions, labels, mask_counts = examples.masked_lm_positions[masks], examples.masked_lm_labels[masks], np.diff(mask_offsets)
     arrays = (
         input_ids,
@@ -127,9 +128,7 @@ def make_batch(
     return Batch.of(*(torch.from_numpy(array.astype(np.int64)) for array in arrays), padded=padded)
 
 
-def _spans(offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
+def _values_of(offsets: IntArray, rows: IntArray) -> tuple[I64, I64]:
     """Positions of the rows' values one after another, and the rows' new offsets."""
     lengths = offsets[rows + 1] - offsets[rows]
-    new = np.concatenate([[0], np.cumsum(lengths)])
-    within = np.arange(new[-1]) - np.repeat(new[:-1], lengths)
-    return np.repeat(offsets[rows], lengths) + within, new
+    return spans(offsets[rows], lengths), offsets_of(lengths)
