@@ -8,7 +8,7 @@ and each difference is named; only heads may be missing, and those start at rand
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def shown(self) -> str:
-        return f"warm start: {without_credentials(self.address)}"
+        return _shown(self.address)
 
     def read(self) -> tuple[dict[str, Tensor], list[str]]:
         """The weights in fp32 under our names, and the heads that it lacks.
@@ -104,7 +104,7 @@ def open_pretrained(address: str) -> Checkpoint:
     :raises TrainingError: a file is missing or unreadable, or the model is not a BERT that this project can express.
     """
     address = address.rstrip("/")
-    shown = f"warm start: {without_credentials(address)}"
+    shown = _shown(address)
     config = _bytes(address, CONFIG)
     if config is None:
         raise TrainingError(f"{shown}: no {CONFIG} here; wanted a folder that transformers' save_pretrained wrote")
@@ -156,10 +156,8 @@ def publish_pretrained(store: Store, address: str, vocabulary: Output, preset: P
 
 def _check_model(checkpoint: Checkpoint, vocabulary: Output, preset: Preset) -> None:
     """See that the sizes are the run's; dropout may differ."""
-    has = asdict(checkpoint.shape)
-    asked = asdict(EncoderShape(vocab_size=vocabulary.facts["size"], **preset.model.as_dict()))
-    if differing := [name for name in asked if has[name] != asked[name] and not name.endswith("dropout_prob")]:
-        sizes = ", ".join(f"{name} {has[name]} (wanted {asked[name]})" for name in differing)
+    wanted = EncoderShape(vocab_size=vocabulary.facts["size"], **preset.model.as_dict())
+    if sizes := checkpoint.shape.differences(wanted):
         raise TrainingError(f"{checkpoint.shown} has {sizes}; give the model and the vocabulary these values, or take another checkpoint")
 
 
@@ -171,7 +169,7 @@ def _check_tokenizer(store: Store, checkpoint: Checkpoint, vocabulary: Output) -
     try:
         found = TokenTable.read(theirs)
     except (ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{checkpoint.shown}/{TOKENIZER}: not a BERT tokenizer ({error})") from error
+        raise TrainingError(f"{checkpoint.shown}/{TOKENIZER}: not a BERT tokenizer ({error}); take another checkpoint") from error
     if found != table:
         pairs = zip(found.tokens, table.tokens, strict=False)
         sizes = f"{len(found)} tokens of {theirs['model'].get('type')} (wanted {len(table)} of {mine['model'].get('type')})"
@@ -197,6 +195,11 @@ def _named_as_now(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def _shown(address: str) -> str:
+    """What messages begin with: the setting, and the address without credentials."""
+    return f"warm_start: {without_credentials(address)}"
+
+
 def _bytes(address: str, name: str) -> bytes | None:
     """A file's contents, None where there is no such file."""
     try:
@@ -205,5 +208,5 @@ def _bytes(address: str, name: str) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ImportError, ValueError) as error:
-        raise TrainingError(f"warm start: {without_credentials(address)}/{name}: cannot be read ({error}); check the address") from error
+        raise TrainingError(f"{_shown(address)}/{name}: cannot be read ({error}); check the address") from error
     return data

@@ -7,7 +7,7 @@ Legend: B rows, L length, D hidden size, H heads, N real tokens of all rows, Q q
 (all N, or in the last layer those that the caller reads).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,12 @@ class EncoderShape:
     def design(self) -> Architecture:
         """What its architecture decides."""
         return ARCHITECTURES[self.architecture]
+
+    def differences(self, wanted: "EncoderShape") -> str:
+        """Each size that is not the wanted one, with both values, for a message; empty where weights fit. Dropout may differ."""
+        has, asked = asdict(self), asdict(wanted)
+        differing = [name for name in asked if has[name] != asked[name] and not name.endswith("dropout_prob")]
+        return ", ".join(f"{name} {has[name]} (wanted {asked[name]})" for name in differing)
 
 
 class SelfAttention(nn.Module):

@@ -127,16 +127,13 @@ def plan_run(
 
 def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output) -> None:
     """See that an encoder fits the shards and the model."""
-    what = f"warm start: {encoder.stage} {encoder.key}"
+    what = f"warm_start: {encoder.stage} {encoder.key}"
     found, wanted = encoder.manifest["inputs"]["vocabulary"], train.manifest["inputs"]["vocabulary"]
     if found != wanted:
         todo = "take its vocabulary by vocabulary_from, or start from random weights"
         raise TrainingError(f"{what} has vocabulary {found}, the shards {train.key} have {wanted}; {todo}")
-    has = asdict(shape_of(json.loads(store.read(encoder.file(CONFIG)) or b"{}")))
-    asked = asdict(EncoderShape(vocab_size=train.facts["vocabulary_size"], **preset.model.as_dict()))
-    differing = [name for name in asked if has[name] != asked[name] and not name.endswith("dropout_prob")]
-    if differing:
-        sizes = ", ".join(f"{name} {has[name]} (wanted {asked[name]})" for name in differing)
+    has = shape_of(json.loads(store.read(encoder.file(CONFIG)) or b"{}"))
+    if sizes := has.differences(EncoderShape(vocab_size=train.facts["vocabulary_size"], **preset.model.as_dict())):
         raise TrainingError(f"{what} has {sizes}; give the model these sizes, or start from random weights")
 
 

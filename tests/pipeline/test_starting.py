@@ -217,7 +217,7 @@ def test_weights_in_another_form_are_to_be_saved_again(brought: Brought, tmp_pat
 
 @pytest.mark.parametrize("address", ["nowhere/at/all", "bert-base-uncased", "nosuchscheme://a/b", "memory://nothing"])
 def test_an_address_without_a_checkpoint_is_a_clear_error(brought: Brought, address: str) -> None:
-    with pytest.raises(TrainingError, match=f"warm start: {address}"):
+    with pytest.raises(TrainingError, match=f"warm_start: {address}"):
         publish_pretrained(brought.store, address, brought.vocabulary, brought.preset)
 
 
