@@ -189,18 +189,14 @@ def _make_folder(path: str) -> Path:
 
 
 def _report(result: dict[str, Any]) -> None:
-    from pipeline.samples import WORD  # imports torch
+    from pipeline.samples import WORD  # imports torch, as the next does
+    from pipeline.training.metrics import held_out_text, mean_losses
 
-    run, held_out = result["run"], result["run"]["held_out"]
+    run = result["run"]
     print(f"\ncorpus         {result['corpus']}: {result['note']}")
     print(f"training       {run['steps']} steps on {run['device']}, {run['pairs_per_second']:,.0f} pairs/s")
-    means, figures = f"MLM loss {run['mlm_loss_mean']:.3f}", f"MLM loss {held_out['mlm_loss']:.3f}"
-    figures += f" (unigram level {held_out['unigram_loss']:.3f}), accuracy {held_out['mlm_accuracy']:.3f}"
-    if "next_sentence_loss" in held_out:
-        means += f", NSP loss {run['next_sentence_loss_mean']:.3f}"
-        figures += f"; NSP loss {held_out['next_sentence_loss']:.3f}, accuracy {held_out['next_sentence_accuracy']:.3f}"
-    print(f"running means  {means}")
-    print(f"held out       {figures}")
+    print(f"running means  {', '.join(mean_losses(run))}")
+    print(f"held out       {held_out_text(run['held_out'])}")
     for sample in result["samples"]:
         text = " / ".join(part for part in (sample["text"], sample["text_pair"]) if part)
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""

@@ -121,15 +121,24 @@ class Metrics:
 def progress_line(row: dict[str, Any], steps: int) -> str:
     """A step's line for the terminal."""
     step = row["step"]
-    losses = "  ".join(f"mean {title} {row[f'{name}_mean']:.3f}" for name, title in LOSSES.items() if name in row)
+    losses = "  ".join(f"mean {loss}" for loss in mean_losses(row))
     left = (steps - step) * row["seconds"] / step
     return f"step {step:>{len(str(steps))}}/{steps}  {losses}  {row['pairs_per_second']:,.0f} pairs/s  {left:,.0f} s left"
 
 
 def held_out_line(step: int, figures: Mapping[str, float]) -> str:
     """An evaluation's line for the terminal."""
-    mlm = f"MLM loss {figures['mlm_loss']:.3f} (unigram {figures['unigram_loss']:.3f}), accuracy {figures['mlm_accuracy']:.3f}"
+    return f"step {step}: held-out {held_out_text(figures)}"
+
+
+def mean_losses(row: Mapping[str, Any]) -> list[str]:
+    """The running means of a row, each with its name."""
+    return [f"{title} {row[f'{name}_mean']:.3f}" for name, title in LOSSES.items() if f"{name}_mean" in row]
+
+
+def held_out_text(figures: Mapping[str, float]) -> str:
+    """An evaluation in words."""
+    mlm = f"MLM loss {figures['mlm_loss']:.3f} (unigram level {figures['unigram_loss']:.3f}), accuracy {figures['mlm_accuracy']:.3f}"
     if "next_sentence_loss" not in figures:
-        return f"step {step}: held-out {mlm}"
-    pairs = f"NSP loss {figures['next_sentence_loss']:.3f}, accuracy {figures['next_sentence_accuracy']:.3f}"
-    return f"step {step}: held-out {mlm}; {pairs}"
+        return mlm
+    return f"{mlm}; NSP loss {figures['next_sentence_loss']:.3f}, accuracy {figures['next_sentence_accuracy']:.3f}"
