@@ -41,7 +41,8 @@ def row_lengths(statistics: Statistics) -> Figure:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     axes.stairs(statistics.lengths[1:], np.arange(len(statistics.lengths)) + 0.5, fill=True)
-    axes.set(title="lengths of rows", xlabel="tokens, <cls> and <sep> included", ylabel="rows")
+    special = statistics.tokens.special_tokens
+    axes.set(title="lengths of rows", xlabel=f"tokens, {special['cls_token']} and {special['sep_token']} included", ylabel="rows")
     axes.grid(alpha=0.3)
     return figure
 

@@ -26,7 +26,7 @@ _PAGE = 100
 class Earlier:
     """Versions that a run builds on.
 
-    :param newest: of the name; None before the first. :param vocabulary: whose vocabulary is kept; None: words are counted.
+    :param newest: of the name; None before the first. :param vocabulary: whose vocabulary is kept; None: one is made.
     :param encoder: whose weights training starts from; None: random ones.
     """
 

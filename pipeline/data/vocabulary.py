@@ -65,11 +65,11 @@ def kept_vocabulary(store: Store, key: str, preset: Preset, corpus_key: str | No
     if output is None and corpus_key and _recipe(preset, corpus_key).key == key and (corpus := store.whole("corpus", corpus_key)):
         return build_vocabulary(store, corpus, preset)
     if output is None:
-        raise CorpusError(f"vocabulary_from: vocabulary {key} is not whole in {store.root}; run where it was made, or count words anew")
+        raise CorpusError(f"vocabulary_from: vocabulary {key} is not whole in {store.root}; run where it was made, or have one made anew")
     asked = _recipe(preset, "").settings
     if output.manifest["settings"] != asked:
         found = f"was made with {output.manifest['settings']}, these settings are {asked}"
-        raise CorpusError(f"vocabulary_from: vocabulary {key} {found}; give the same settings, or count words anew")
+        raise CorpusError(f"vocabulary_from: vocabulary {key} {found}; give the same settings, or have one made anew")
     return output
 
 
