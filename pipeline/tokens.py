@@ -17,6 +17,7 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 """The special tokens under transformers' names, in the order of their ids in vocabularies that are made here."""
 WORD_LEVEL_TOKENS = dict(zip(ROLES, ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>"), strict=True))
 WORDPIECE_TOKENS = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))
+_NAMES = {role: (WORDPIECE_TOKENS[role], WORD_LEVEL_TOKENS[role]) for role in ROLES}  # as they may stand in a tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,3 @@ class TokenTable:
             raise ValueError(f"it has no special token {', '.join(missing)}")
         prefix = model.get("continuing_subword_prefix") if model.get("type") == "WordPiece" else None
         return cls(tokens, special, prefix or "")
-
-
-_NAMES = {role: (WORDPIECE_TOKENS[role], WORD_LEVEL_TOKENS[role]) for role in ROLES}

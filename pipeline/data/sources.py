@@ -148,11 +148,11 @@ class _Finder:
 
     def _read_zip(self, file: BinaryIO, name: str) -> Source:
         archive = self.stack.enter_context(open_zip(file, self.label, wanted()))
-        members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
-        every = [member.filename for member in archive.infolist() if not member.is_dir()]
+        found = [member for member in archive.infolist() if not member.is_dir()]
+        members = {member.filename: member for member in found}
         files: dict[str, list[File]] = {}
         folders: set[str] = set()
-        for split, paths in layout.choose(every, self.label, self.settings.form).items():
+        for split, paths in layout.choose([member.filename for member in found], self.label, self.settings.form).items():
             files[split] = []
             for path in paths:
                 shown = f"{self.label}: {path}"
