@@ -24,7 +24,7 @@ from pipeline.clean import days_ago
 from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
-from pipeline.settings import SECTIONS, load_preset, preset_names
+from pipeline.settings import SECTIONS, preset_names, recipe_of
 
 from .names import check_model_name, check_version_address
 from .places import CORPUS, QUIET, artifacts, store, tracking_uri
@@ -110,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     sections = _read_settings(options.set)
     steps, seed = (None if value is None else _number(name, value) for name, value in (("steps", options.steps), ("seed", options.seed)))
-    recipe = load_preset(options.preset).override(shards={"seed": seed}, training={"seed": seed, "steps": steps}).override(**sections)
-    del recipe  # all that matters is that nothing was refused
+    recipe_of(options.preset, steps, seed, **sections)  # all that matters is that nothing is refused
     check_model_name(options.model_name)
     check_version_address("--vocabulary-from", options.vocabulary_from)
     check_version_address("--warm-start", options.warm_start, or_folder=True)

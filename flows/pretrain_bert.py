@@ -30,7 +30,7 @@ from pipeline.settings import (
     TextSettings,
     TrainingOverrides,
     VocabularyOverrides,
-    load_preset,
+    recipe_of,
 )
 from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
@@ -235,17 +235,16 @@ def pretrain_bert(
     """
     logs.set_up()
     check_version_address("warm_start", warm_start, or_folder=True)
-    recipe = (
-        load_preset(preset)
-        .override(shards={"seed": seed}, training={"seed": seed, "steps": steps})
-        .override(
-            corpus=corpus_settings,
-            text=text_settings,
-            vocabulary=vocabulary_settings,
-            shards=shard_settings,
-            model=model_settings,
-            training=training_settings,
-        )
+    recipe = recipe_of(
+        preset,
+        steps,
+        seed,
+        corpus=corpus_settings,
+        text=text_settings,
+        vocabulary=vocabulary_settings,
+        shards=shard_settings,
+        model=model_settings,
+        training=training_settings,
     )
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
         # A name that was given is for an encoder of the corpus that was meant, never for the sample's.

@@ -270,6 +270,15 @@ def load_preset(name: str) -> Preset:
     return Preset(name, values.get("description", ""), **read)
 
 
+def recipe_of(preset: str, steps: int | None, seed: int | None, **sections: object) -> Preset:
+    """A preset with what a run changes; what a section says wins over `steps` and `seed`, and None is as the preset says.
+
+    :param seed: of pairs and masks, and of training. :param sections: as `Preset.override` takes them.
+    :raises SettingsError: no such preset, or a setting is unknown or invalid.
+    """
+    return load_preset(preset).override(shards={"seed": seed}, training={"seed": seed, "steps": steps}).override(**sections)
+
+
 if TYPE_CHECKING:
 
     class CorpusOverrides: ...
