@@ -50,7 +50,7 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--set", "training.device=tpu"], "training.device: got 'tpu'"),
         (["--set", "model.num_attention_heads=3"], "model.num_attention_heads: got 3, wanted a divisor"),
         (["--set", "shards.max_length=2000"], "shards.max_length: got 2000, wanted at most"),
-        (["--warm-start", "bert-tiny"], "--warm-start: got 'bert-tiny', wanted previous, models:/NAME/NUMBER"),
+        (["--warm-start", "models:/bert-tiny"], "--warm-start: got 'models:/bert-tiny', wanted previous, models:/NAME/NUMBER"),
         (["--vocabulary-from", "models:/bert-tiny"], "--vocabulary-from: got 'models:/bert-tiny', wanted previous"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
