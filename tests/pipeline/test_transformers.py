@@ -1,7 +1,6 @@
 """An exported encoder in transformers, in a process without this project: the same model, the same ids."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -94,7 +93,7 @@ def test_hidden_states_and_logits_of_both_tasks_are_the_same(seen, casing: str) 
 
 
 @CASINGS
-def test_tied_weights_stay_tied_there_and_back_again(seen, casing: str, tmp_path: Path) -> None:
+def test_tied_weights_stay_tied_there_and_back_again(seen, casing: str) -> None:
     encoder, theirs = seen[casing]
     assert theirs.report["tied"]
     assert encoder.model.masked_lm.decoder.weight is encoder.model.encoder.token_embedding.weight

@@ -125,7 +125,7 @@ def test_a_mirror_may_be_any_address_and_its_password_is_never_shown(server, mon
     assert fetch_corpus(store, None).name == "wikitext-2"
 
 
-def test_published_it_is_found_without_a_network(monkeypatch, tmp_path, store, caplog):
+def test_published_it_is_found_without_a_network(monkeypatch, tmp_path, store):
     mine = fetch_corpus(store, str(write_folder(tmp_path / "downloads", TOKENS)))
     assert mine.name == "wikitext-2"
     use(monkeypatch, dead_url("/wikitext-2.zip"))

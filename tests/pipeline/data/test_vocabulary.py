@@ -73,7 +73,7 @@ def test_text_that_spells_a_special_token_is_unknown() -> None:
     assert ids.tolist() == [vocabulary.table.unknown_id] * 5 + [5]
 
 
-def test_two_processes_with_different_hash_seeds_write_the_same_bytes(tmp_path: Path) -> None:
+def test_two_processes_with_different_hash_seeds_write_the_same_bytes() -> None:
     code = (
         "import sys; from pipeline.data.tokenizer import Vocabulary\n"
         "words = {f'w{i % 97}x{i}': 5 + i % 3 for i in range(500)}\n"

@@ -11,7 +11,7 @@ import torch
 
 from pipeline.ragged import offsets_of
 from pipeline.settings import Preset, load_preset
-from pipeline.shards import SHARD, Examples, write_shard
+from pipeline.shards import IGNORED, SHARD, Examples, write_shard
 from pipeline.storage import Output, Recipe, Store
 from pipeline.tokens import TOKENIZER, WORDPIECE_TOKENS, TokenTable
 from pipeline.training.distributed import World
@@ -57,7 +57,7 @@ def examples(lengths: Sequence[int], seed: int = 0, masks: int = 2, pairs: bool 
         masked_lm_positions=positions,
         masked_lm_labels=labels,
         mask_offsets=np.arange(len(lengths) + 1) * masks,
-        next_sentence_label=(np.arange(len(lengths)) % 2 if pairs else np.full(len(lengths), -100)).astype(np.int8),
+        next_sentence_label=(np.arange(len(lengths)) % 2 if pairs else np.full(len(lengths), IGNORED)).astype(np.int8),
         document=np.zeros(len(lengths), np.int32),
     )
 

@@ -66,7 +66,7 @@ def test_weights_decay_and_biases_and_norms_do_not(model: torch.nn.Module, optim
         assert rate == (0.0 if free else PRESET.training.weight_decay), name
 
 
-def test_adam_has_no_decay(model: torch.nn.Module) -> None:
+def test_adam_has_no_decay() -> None:
     with pytest.raises(SettingsError, match=r"training\.weight_decay: got 0\.01 with optimizer adam"):
         PRESET.training.override({"optimizer": "adam"})
 

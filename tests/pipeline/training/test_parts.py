@@ -19,7 +19,6 @@ from pipeline.training.distributed import World
 from pipeline.training.evaluate import evaluate
 from pipeline.training.loop import Trainer, derived_seed
 from pipeline.training.metrics import Metrics
-from pipeline.training.optimizer import learning_rate
 from pipeline.training.precision import chosen_precision
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -58,14 +57,6 @@ def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
         assert (masked[inside] - start).tolist() == examples.masked_lm_positions[masks].tolist()
         assert batch.labels[inside].tolist() == examples.masked_lm_labels[masks].tolist()
     assert batch.next_sentence_label.tolist() == examples.next_sentence_label[rows].tolist()
-
-
-def test_warm_up_rises_from_above_zero_to_the_peak_and_does_not_drop() -> None:
-    settings = load_preset("tiny").override(training={"steps": 10, "warmup_ratio": 0.4, "learning_rate": 0.4}).training
-    rates = [learning_rate(step, settings) for step in range(1, 11)]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, *[0.4] * 7])
-    constant = load_preset("tiny").training
-    assert learning_rate(1, constant) == constant.learning_rate
 
 
 def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examples, small_built) -> None:

@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_bit_for_bit(small_built, train
     assert weights_digest(run) == wanted
 
 
-def test_two_at_once_train_one_run_once(small_built, train, tmp_path: Path) -> None:
+def test_two_at_once_train_one_run_once(small_built, tmp_path: Path) -> None:
     run = small_built.write_run(tmp_path / "work", steps=150)
     command = [sys.executable, "-m", "pipeline.training", f"{run.work}/run.json"]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
