@@ -8,14 +8,9 @@ import pytest
 from pipeline.data import wikitext
 from pipeline.data.corpus import fetch_corpus
 from pipeline.errors import CorpusError
-from pipeline.storage import MANIFEST, Store, digest
+from pipeline.storage import MANIFEST, digest
 from tests.pipeline.data.corpora import TEST, TRAIN, VALID, fails, text_of, write_folder, write_parquet, write_zip
 from tests.pipeline.data.loopback import serve, status, whole
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
 
 
 def in_every_form(folder: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ import io
 import json
 import lzma
 from collections.abc import Callable
-from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -15,18 +14,12 @@ import pytest
 from pipeline.data.corpus import fetch_corpus
 from pipeline.data.documents import TEXT, WIKITEXT
 from pipeline.settings import CorpusSettings
-from pipeline.storage import Store
 from tests.pipeline.data.corpora import fails, text_of, write_folder, write_zip
 
 DOCUMENTS = [("Crane", "It flies .\nIt is über ."), (None, "He left .\n\n 日本 . "), ("Un  tidy\n", "\r\n one \r\n\r\ntwo\t\r\n")]
 CANONICAL = "= Crane =\nIt flies .\nIt is über .\n\nHe left .\n日本 .\n\n= Un tidy =\none\ntwo\n"
 VALID = [("V", "v .")]
 TITLED = CorpusSettings(title_column="title")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
 
 
 def json_lines(rows: list[tuple[str | None, str | None]]) -> bytes:

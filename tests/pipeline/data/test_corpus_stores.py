@@ -22,11 +22,6 @@ LINES = [text for part in PARTS for _, text in part]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket on a real server on loopback."""
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

@@ -26,11 +26,6 @@ OTHER = TRAIN.replace("crane", "heron")  # of the same size
 OLD = 1_600_000_000.0
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
 @pytest.fixture(autouse=True)
 def reads(monkeypatch) -> list[str]:
     """The addresses whose content was opened."""

@@ -12,16 +12,10 @@ from pipeline.data import fingerprint
 from pipeline.data.corpus import fetch_corpus
 from pipeline.data.seen import SEEN
 from pipeline.errors import CorpusError
-from pipeline.storage import Store
 from tests.pipeline.data.corpora import TEST, TRAIN, VALID, write_zip
 from tests.pipeline.data.loopback import Answer, Handler, Server, serve, status, whole
 
 TEXTS = {"train.txt": TRAIN, "valid.txt": VALID}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
 
 
 class HeadHandler(Handler):

@@ -22,11 +22,6 @@ TEXTS = {split: f" = {split} = \n \n the crane {split} . it flies . \n \n" * 500
 TOKENS = {f"wiki.{split}.tokens": text for split, text in TEXTS.items()}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
 @pytest.fixture(autouse=True)
 def _small_wikitext(monkeypatch):
     """The same code on texts of a few kilobytes; the last test takes the real ones."""

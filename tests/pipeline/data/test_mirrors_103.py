@@ -21,11 +21,6 @@ OTHER = {name: text.replace("crane", "heron") for name, text in TOKENS.items()}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with serve() as server:

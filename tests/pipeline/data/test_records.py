@@ -3,7 +3,6 @@
 import gzip
 import json
 import lzma
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,16 +13,10 @@ from pipeline.data.corpus import fetch_corpus
 from pipeline.data.counts import Counts
 from pipeline.data.forms import Budget, File
 from pipeline.settings import CorpusSettings
-from pipeline.storage import Store
 from tests.pipeline.data.corpora import fails, text_of, write_folder, write_parquet, write_zip
 from tests.pipeline.data.test_corpus_forms import zst
 
 GOOD = b'{"text": "a ."}\n'
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
 
 
 WRONG = {

@@ -11,11 +11,6 @@ from pipeline.storage import Store
 from tests.pipeline.data.corpora import TEST, TRAIN, VALID, fails, left_over, text_of, write_folder, write_parquet, write_zip
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
 def test_what_is_not_there_is_named(store, tmp_path):
     fails(store, tmp_path / "nowhere", r"nowhere: nothing there; wanted a file \.txt, .* a folder, a glob or a \.zip")
     fails(store, tmp_path / "nowhere.zip", r"nowhere\.zip: nothing there")
