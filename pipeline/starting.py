@@ -168,7 +168,7 @@ def _check_tokenizer(store: Store, checkpoint: Checkpoint, vocabulary: Output) -
     todo = f"set vocabulary.kind=file and vocabulary.file={without_credentials(checkpoint.address)}/{TOKENIZER}"
     try:
         found = TokenTable.read(theirs)
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise TrainingError(f"{checkpoint.shown}/{TOKENIZER}: not a BERT tokenizer ({error}); take another checkpoint") from error
     if found != table:
         pairs = zip(found.tokens, table.tokens, strict=False)

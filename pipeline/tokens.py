@@ -79,12 +79,15 @@ class TokenTable:
     def read(cls, tokenizer: Mapping[str, Any]) -> Self:
         """Take the JSON of a `tokenizer.json` apart.
 
-        :raises ValueError: it has no special token for a role, or its ids have gaps.
+        :raises ValueError: it is no tokenizer's, has no special token for a role, or its ids have gaps.
         """
-        model = tokenizer["model"]
-        known = model["vocab"]
-        ids = dict(known) if isinstance(known, dict) else {token: number for number, (token, _) in enumerate(known)}
-        ids |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+        try:
+            model = tokenizer["model"]
+            known = model["vocab"]
+            ids = dict(known) if isinstance(known, dict) else {token: number for number, (token, _) in enumerate(known)}
+            ids |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no tokenizer's JSON ({type(error).__name__}: {error})") from error
         tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("its ids are not 0, 1, 2 and so on")

@@ -44,5 +44,5 @@ def read_table(run: RunSettings) -> TokenTable:
     verify_digests(output)
     try:
         return TokenTable.read(json.loads(Store(run.store).read(output.file(TOKENIZER)) or b"{}"))
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise DamagedOutputError(f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); run the flow again") from error
