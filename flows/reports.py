@@ -75,11 +75,12 @@ def show_built(outputs: Iterable[Output]) -> None:
 def _facts(output: Output) -> str:
     facts = output.facts
     if "counts" in facts:
-        names = ("documents", "sentences", "pairs", "rows", "row_tokens", "masked", "dropped_too_long", "dropped_no_negative")
+        names = ("documents", "sentences", "pairs", "rows", "row_tokens", "masked", "truncated", "dropped_too_long", "dropped_no_negative")
         facts = {"split": facts["split"], **{name: facts["counts"][name] for name in names}}
         facts |= {name: count for name, count in output.manifest["recorded"].items() if name.startswith("buckets_")}
     elif output.stage == "corpus":
-        facts = {f"{split}_{name}": facts[split][name] for split in ("train", "valid") for name in ("paragraphs", "bytes")}
+        read = {f"{split}_{name}": count for split, counts in facts.get("read", {}).items() for name, count in counts.items() if count}
+        facts = {f"{split}_{name}": facts[split][name] for split in ("train", "valid") for name in ("paragraphs", "bytes")} | read
     return ", ".join(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items() if _plain(value))
 
 
