@@ -32,7 +32,7 @@ MANIFEST = "manifest.json"
 LEASES = "leases"
 _KEY_LENGTH = 20  # hexadecimal digits: 80 bits
 _CHUNK = 1 << 20
-_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..errors import CorpusError
 
 _BLOCK = 1 << 20  # bytes
+_PADDING = b"\0"  # between streams of .xz
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -33,11 +34,41 @@ _UNREADABLE = (
 )
 _UNPACK: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
-    ".xz": lzma.open,  # type: ignore[dict-item]
+    ".xz": lambda file: _XzReader(file),  # type: ignore[dict-item,return-value]
     ".zst": lambda file: pa.CompressedInputStream(file, "zstd"),
 }
 
 Opener = Callable[[], BinaryIO]
+
+
+class _XzReader(AbstractContextManager["_XzReader"]):
+    """Reads `.xz` of one or more streams, to the end of the last; `lzma.open` takes a damaged one after the first for what follows it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._stream = file, lzma.LZMADecompressor()
+
+    def __exit__(self, *_: object) -> None:
+        """The file is closed by whoever opened it."""
+
+    def read(self, size: int) -> bytes:
+        """Up to so many bytes; none at the end.
+
+        :raises LZMAError: damaged. :raises EOFError: it ends within a stream.
+        """
+        found = b""
+        while not found:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data.lstrip(_PADDING)
+                while not packed:
+                    if not (block := self._file.read(_BLOCK)):
+                        return b""
+                    packed = block.lstrip(_PADDING)
+                self._stream = lzma.LZMADecompressor()
+            elif self._stream.needs_input and not (packed := self._file.read(_BLOCK)):
+                raise EOFError("it ends too early")
+            found = self._stream.decompress(packed, size)
+        return found
 
 
 @dataclass
@@ -90,14 +121,17 @@ class File:
             what = "damaged, or packed in a way that cannot be unpacked" if packed else "cannot be read"
             raise CorpusError(f"{self.label}: {what} ({error}){'; get it again' if packed else ''}") from error
 
-    def seekable(self, budget: Budget) -> BinaryIO:
-        """Opened for reading from its end, as Parquet is, which inside what is packed would mean unpacking it again and again."""
+    def seekable(self, budget: Budget) -> Opener:
+        """What opens it for reading from its end, as Parquet is; what is packed is unpacked first, lest that be done again and again.
+
+        :raises OSError: the disk that it is unpacked to is full.
+        """
         if not (self.in_zip or self.packing):
-            return self.opened()
+            return self.opened
         if not self.spool.exists():
             with self.spool.open("wb") as file:
                 file.writelines(self.blocks(budget))
-        return self.spool.open("rb")
+        return lambda: self.spool.open("rb")
 
 
 def open_zip(file: BinaryIO, label: str, wanted: str) -> zipfile.ZipFile:

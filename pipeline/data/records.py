@@ -112,9 +112,8 @@ def _example(settings: CorpusSettings) -> str:
 
 def _value(values: dict[str, object], column: str, where: str, setting: str) -> str | None:
     if column not in values:
-        raise CorpusError(
-            f"{where}: its columns are {some(values, _SHOWN) or 'none'}; wanted a column `{column}`, or its name in {setting}"
-        )
+        there = some((name.encode("utf-8", "backslashreplace").decode() for name in values), _SHOWN)  # a name may have half a character
+        raise CorpusError(f"{where}: its columns are {there or 'none'}; wanted a column `{column}`, or its name in {setting}")
     value = values[column]
     if value is None:
         return None
@@ -134,9 +133,9 @@ def parquet_rows(file: File, settings: CorpusSettings, budget: Budget) -> Iterat
     :raises CorpusError: damaged, or a column is missing or of another type; names it.
     """
     wanted = [name for name in (settings.title_column, settings.text_column) if name]
-    counted = Budget(budget.limit)
+    counted, opener = Budget(budget.limit), file.seekable(budget)
     try:
-        with file.seekable(budget) as opened, pq.ParquetFile(opened, buffer_size=_BLOCK) as table:  # else a row group is read whole
+        with opener() as opened, pq.ParquetFile(opened, buffer_size=_BLOCK) as table:  # else a row group is read whole
             _check_columns(table.schema_arrow, settings, file.label)
             for batch in table.iter_batches(batch_size=_rows_at_a_time(table.metadata, wanted), columns=wanted):
                 (counted if file.in_zip or file.packing else budget).spend(batch.nbytes, file.label)

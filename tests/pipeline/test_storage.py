@@ -58,12 +58,13 @@ def test_whatever_changes_the_output_changes_the_key(other: Recipe) -> None:
     assert other.key != RECIPE.key
 
 
-def test_a_build_that_fails_leaves_nothing(store: Store) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_build_that_fails_leaves_nothing(store: Store, number: int) -> None:
     def fail(folder: Path) -> dict[str, int]:
         write(folder)
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
-    with pytest.raises(PipelineError, match="No space left on device; free some space"):
+    with pytest.raises(PipelineError, match=f"{os.strerror(number)}; free some space"):
         store.make(RECIPE, fail)
     assert store.find(RECIPE.stage, RECIPE.key) is None
     assert not store.local_root or not list((Path(store.root) / ".staging").iterdir())

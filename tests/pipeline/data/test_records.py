@@ -3,6 +3,8 @@
 import gzip
 import json
 import lzma
+import resource
+import signal
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from pipeline.data import records
 from pipeline.data.corpus import fetch_corpus
 from pipeline.data.counts import Counts
 from pipeline.data.forms import Budget, File
+from pipeline.errors import PipelineError
 from pipeline.settings import CorpusSettings
 from tests.pipeline.data.corpora import fails, text_of, write_folder, write_parquet, write_zip
 from tests.pipeline.data.test_corpus_forms import zst
@@ -31,6 +34,7 @@ WRONG = {
     "no columns": (b"{}", "line 1: its columns are none"),
     "a number": (b'{"text": 7}', "line 1: `text` is a JSON int, wanted a string or null"),
     "nested too deep": (b'{"text": ' + b"[" * 100_000, "line 1: not JSON"),
+    "half a character in a name": (b'{"a\\ud83d": "a"}', r"line 1: its columns are a\\ud83d; wanted a column `text`"),
     "half a character": (b'{"text": "a \\ud83d"}', r"line 1: `text` has half of a character \(\\ud83d\)"),
     "not UTF-8": (GOOD + b'{"text": "\xfc"}', r"line 2: byte 26 \(0xfc\) is not UTF-8"),
     "after a mark": (b"\xef\xbb\xbf" + b'{"text": "\xfc"}', r"line 1: byte 13 \(0xfc\) is not UTF-8"),
@@ -65,6 +69,8 @@ DAMAGED = {
     "gz, other": ("gz", b"no gzip at all"),
     "xz, cut": ("xz", lzma.compress(GOOD * 9000)[:-20]),
     "xz, other": ("xz", b"no xz at all"),
+    "xz, second stream": ("xz", lzma.compress(GOOD * 10) + b"\0" * 4 + lzma.compress(GOOD)[:14] + bytes(99)),
+    "xz, rest": ("xz", lzma.compress(GOOD * 10) + b"something else"),
     "zst, cut": ("zst", zst(GOOD * 9000)[:-5]),
     "zst, other": ("zst", b"no zstd at all"),
 }
@@ -91,6 +97,20 @@ def test_a_small_file_does_not_unpack_to_a_large_one(store, tmp_path, form):
     for ending, pack in (("gz", gzip.compress), ("xz", lzma.compress), ("zst", zst)):
         folder = write_folder(tmp_path / ending, {f"train.{form}.{ending}": pack(GOOD * 100_000)})
         fails(store, folder, rf"train.{form}.{ending}: unpacks to more than 1000000 bytes", max_bytes=1_000_000)
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_file(store, tmp_path):
+    write_parquet(tmp_path / "rows.parquet", [f"{number} a b c" for number in range(30_000)])
+    packed = tmp_path / "rows.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "rows.parquet").read_bytes()))
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        with pytest.raises(PipelineError, match="File too large; free some space"):
+            fetch_corpus(store, str(packed))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_parquet_that_is_not_utf8_names_file_and_column(store, tmp_path):
