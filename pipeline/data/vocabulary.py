@@ -5,6 +5,8 @@ vocabulary is made from the training split alone, and a file that is brought alo
 """
 
 import heapq
+import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from tokenizers import Tokenizer
 from ..errors import CorpusError, PipelineError
 from ..settings import Preset, TextSettings
 from ..storage import Output, Recipe, Store, digest
-from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS
+from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS, TokenTable
 from .documents import DocumentReader, digests_of, numbers_of, split_label, wanted_text
 from .download import without_credentials
 from .parallel import map_in_threads
@@ -28,6 +30,7 @@ from .wordpiece import train_wordpiece
 
 FORMAT = 2
 STAGE = "vocabulary"
+_RARE = "\u2603 \U0001d518 \ufffd"  # characters that hardly a vocabulary has
 
 
 def build_vocabulary(store: Store, corpus: Output, preset: Preset) -> Output:
@@ -37,7 +40,7 @@ def build_vocabulary(store: Store, corpus: Output, preset: Preset) -> Output:
     """
     settings, text = preset.vocabulary, preset.text
     if settings.kind == "file":
-        return _bring_tokenizer(store, settings.file)
+        return _bring_tokenizer(store, settings.file, whole_word=preset.shards.whole_word)
     reader = DocumentReader.of(corpus, "train", text)
 
     def build(folder: Path) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def build_vocabulary(store: Store, corpus: Output, preset: Preset) -> Output:
             vocabulary = Vocabulary(train_wordpiece(lambda: _texts(reader, share), settings.size, lowercase=settings.lowercase))
             facts = {"share_of_text": share}
             if not len(vocabulary.table.words):
-                raise CorpusError(f"{split_label(corpus, 'train')}: no document has a word; {wanted_text(text)}")
+                raise CorpusError(f"{split_label(corpus, 'train')}: {_why_no_word(reader, settings.megabytes, share, text)}")
         (folder / TOKENIZER).write_text(vocabulary.tokenizer.to_str(), "utf-8")
         return {"size": len(vocabulary), **facts}
 
@@ -96,7 +99,14 @@ def _texts(reader: DocumentReader, share: float) -> Iterator[str]:
         yield from documents
 
 
-def _bring_tokenizer(store: Store, address: str) -> Output:
+def _why_no_word(reader: DocumentReader, megabytes: int, share: float, text: TextSettings) -> str:
+    if share == 1:
+        return f"no document has a word; {wanted_text(text)}"
+    size = math.ceil(reader.size() / 1e6)
+    return f"none of few, long documents falls into vocabulary.megabytes, {megabytes} of {size}; raise it, at most to {size}"
+
+
+def _bring_tokenizer(store: Store, address: str, *, whole_word: bool) -> Output:
     """Check a `tokenizer.json` and publish it.
 
     :raises PipelineError: it cannot be read, or lacks what pretraining needs.
@@ -106,8 +116,17 @@ def _bring_tokenizer(store: Store, address: str) -> Output:
         with fsspec.open(address, "rb") as file:
             contents: bytes = file.read()
         vocabulary = Vocabulary(Tokenizer.from_str(contents.decode()))
+        TokenTable.read(json.loads(contents))  # of tokens that share an id the library forgets all but one
+        vocabulary.encode(pa.array([_RARE], pa.large_string()))  # raises where the model's unknown token is none of its tokens
     except Exception as error:  # `tokenizers` and fsspec's file systems raise what they like
         raise PipelineError(f"{shown}: not a tokenizer that can be used ({error}); wanted a tokenizer.json of `tokenizers`") from error
+    if not len(vocabulary.table.words):
+        raise PipelineError(f"{shown}: has special tokens alone; wanted tokens of words")
+    kind = json.loads(contents)["model"].get("type")
+    if whole_word and kind not in ("WordPiece", "WordLevel"):
+        raise PipelineError(
+            f"{shown}: the tokens of {kind} do not say which go on with a word; wanted WordPiece, or shards.whole_word false"
+        )
     _check_template(vocabulary, shown)
 
     def build(folder: Path) -> dict[str, Any]:
@@ -120,7 +139,7 @@ def _bring_tokenizer(store: Store, address: str) -> Output:
 
 def _check_template(vocabulary: Vocabulary, shown: str) -> None:
     """See that the tokenizer puts special tokens where pretraining puts them."""
-    table, word = vocabulary.table, vocabulary.table.tokens[vocabulary.table.words[-1]] if len(vocabulary.table.words) else "a"
+    table, word = vocabulary.table, vocabulary.table.tokens[vocabulary.table.words[-1]]
     row = vocabulary.tokenizer.encode(word, word)
     inner = len(vocabulary.tokenizer.encode(word, add_special_tokens=False))
     places = [0, inner + 1, 2 * inner + 2]

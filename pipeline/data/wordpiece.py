@@ -21,7 +21,7 @@ from .tokenizer import template
 PREFIX = "##"
 LONGEST_WORD = 100  # characters; a longer one is unknown
 _COVERED = 0.9999  # share of the text's characters that the alphabet covers; the rest are so rare that words of them are unknown
-_ALPHABET_SHARE = 4  # at most a quarter of the tokens are characters
+_ALPHABET_SHARE = 2  # at most half of the tokens are characters, of which those that can go on with a word are there twice
 _FEWEST = 2  # times that a piece has to be seen
 _CODES = 0x110000
 _TEXTS_AT_ONCE = 256
@@ -36,7 +36,7 @@ def train_wordpiece(texts: Callable[[], Iterable[str]], size: int, *, lowercase:
     special = list(WORDPIECE_TOKENS.values())
     tokenizer = _untrained({}, lowercase)
     alphabet = _alphabet(texts(), tokenizer, size // _ALPHABET_SHARE)
-    within = [PREFIX + character for character in alphabet if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{character}")) == 1]
+    within = [PREFIX + character for character in alphabet if _goes_on(character, tokenizer)]
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=_FEWEST,
@@ -64,7 +64,10 @@ def _untrained(pieces: dict[str, int], lowercase: bool) -> Tokenizer:
 
 
 def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str]:
-    """The most frequent characters of words, as many as cover nearly all of the text, ties by code point; sorted by code point."""
+    """The most frequent characters of words, as many as cover nearly all of the text, ties by code point; sorted by code point.
+
+    :param most: tokens that they may take.
+    """
     counts = np.zeros(_CODES, np.int64)
     waiting = iter(texts)
     while chunk := "".join(islice(waiting, _TEXTS_AT_ONCE)):
@@ -77,7 +80,13 @@ def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, most: int) -> list[str
     falling = sorted(of_words, key=lambda character: (-of_words[character], character))
     covered = np.cumsum([of_words[character] for character in falling])
     enough = int(np.searchsorted(covered, _COVERED * covered[-1])) + 1 if falling else 0
-    return sorted(falling[: min(enough, most)])
+    taken = np.cumsum([1 + _goes_on(character, tokenizer) for character in falling[:enough]])
+    return sorted(falling[: int(np.searchsorted(taken, most, "right"))])
+
+
+def _goes_on(character: str, tokenizer: Tokenizer) -> bool:
+    """Whether a character can go on with a word: punctuation and Chinese characters stand alone."""
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{character}"))) == 1
 
 
 def _normal(character: str, tokenizer: Tokenizer) -> Iterator[str]:

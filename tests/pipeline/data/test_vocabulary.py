@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, WordPiece
 
-from pipeline.data.tokenizer import Vocabulary, split_words
+from pipeline.data.tokenizer import Vocabulary, split_words, template
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.data.wordpiece import train_wordpiece
 from pipeline.errors import CorpusError, PipelineError
@@ -187,8 +187,10 @@ def test_a_tokenizer_that_is_brought_along_is_published_as_it_is_whatever_its_ad
         ({"post_processor": None}, r"makes .* of a pair, wanted \[CLS\] A \[SEP\] B \[SEP\] with segments 0 and 1"),
         ({"added_tokens": [], "model": {"type": "WordPiece", "vocab": {"a": 0, "b": 1}}}, "no special token"),
         ({"model": {"type": "Nonsense"}}, "not a tokenizer that can be used"),
+        ({"model": {"unk_token": "[OOV]"}}, r"not a tokenizer that can be used \(.*Missing \[UNK\]"),
+        ({"model": {"vocab": {token: number for number, token in enumerate(WORDPIECE_TOKENS.values())}}}, "special tokens alone"),
     ],
-    ids=["template", "special tokens", "no model"],
+    ids=["template", "special tokens", "no model", "unknown token", "no words"],
 )
 def test_a_tokenizer_that_lacks_what_pretraining_needs_is_refused_by_name(tmp_path: Path, publish, replaced: dict, message: str) -> None:
     store, path = Store(str(tmp_path / "store")), tmp_path / "tokenizer.json"
@@ -197,6 +199,40 @@ def test_a_tokenizer_that_lacks_what_pretraining_needs_is_refused_by_name(tmp_pa
     preset = bring(path, wordpiece(), **parts)
     with pytest.raises(PipelineError, match=rf"vocabulary\.file: {path}: .*{message}"):
         build_vocabulary(store, publish(store, " a . b . \n"), preset)
+
+
+def test_tokens_that_share_an_id_are_refused(tmp_path: Path, publish) -> None:
+    model = json.loads(wordpiece().tokenizer.to_str())["model"]
+    preset = bring(tmp_path / "tokenizer.json", wordpiece(), model=model | {"vocab": model["vocab"] | {"twin": 7}})
+    with pytest.raises(PipelineError, match=r"vocabulary\.file: .*its ids are not 0, 1, 2"):
+        build_vocabulary(Store(str(tmp_path)), publish(Store(str(tmp_path)), " a . b . \n"), preset)
+
+
+def test_whole_words_want_a_tokenizer_that_tells_them(tmp_path: Path, publish) -> None:
+    store, special = Store(str(tmp_path)), WORDPIECE_TOKENS.values()
+    tokenizer = Tokenizer(BPE({token: number for number, token in enumerate([*special, "a", "b", "ab"])}, [("a", "b")]))
+    tokenizer.post_processor = template(WORDPIECE_TOKENS)
+    tokenizer.add_special_tokens(list(special))
+    corpus, preset = publish(store, " a b . ab . \n"), bring(tmp_path / "tokenizer.json", Vocabulary(tokenizer))
+    assert build_vocabulary(store, corpus, preset).facts["size"] == 8
+    with pytest.raises(PipelineError, match=r"vocabulary\.file: .*BPE do not say.*shards\.whole_word false"):
+        build_vocabulary(store, corpus, preset.override(shards={"whole_word": True}))
+
+
+def test_long_documents_of_which_none_falls_into_the_share_name_the_setting(tmp_path: Path, publish) -> None:
+    store = Store(str(tmp_path))
+    corpus = publish(store, " crane . \n" * 2_000_000, form="text")
+    preset = load_preset("mini").override(vocabulary={"megabytes": 1})
+    with pytest.raises(CorpusError, match=r"none of few, long documents falls into vocabulary\.megabytes, 1 of 20; raise it"):
+        build_vocabulary(store, corpus, preset)
+
+
+def test_chinese_characters_take_one_token_each_and_up_to_half_of_the_vocabulary() -> None:
+    text = "".join(chr(0x4E00 + number) * 3 for number in range(180))
+    vocabulary = Vocabulary(train_wordpiece(lambda: [text], 400, lowercase=True))
+    assert len(vocabulary) == len(WORDPIECE_TOKENS) + 180
+    fewer = Vocabulary(train_wordpiece(lambda: [text], 200, lowercase=True))
+    assert len(fewer) == len(WORDPIECE_TOKENS) + 100
 
 
 def test_a_tokenizer_file_that_is_not_there_is_named(tmp_path: Path, publish) -> None:
