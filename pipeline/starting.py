@@ -86,6 +86,9 @@ class Checkpoint:
             if named[name].shape != described[name].shape:
                 sizes = f"{name} {tuple(named[name].shape)}, wanted {tuple(described[name].shape)} as its {CONFIG} says"
                 raise TrainingError(f"{shown}: {sizes}; save the model again")
+            if not named[name].is_floating_point():
+                kind = str(named[name].dtype).removeprefix("torch.")
+                raise TrainingError(f"{shown}: {name} holds {kind}, wanted floating-point numbers; take a checkpoint that is not quantized")
             if not named[name].isfinite().all():
                 raise TrainingError(f"{shown}: {name} has numbers that are not finite; take another checkpoint")
         embedding = named["bert.embeddings.word_embeddings.weight"]
@@ -128,6 +131,8 @@ def open_pretrained(address: str) -> Checkpoint:
         fs, path = fsspec.url_to_fs(address)
         why = (text for name, text in _OTHER_WEIGHTS.items() if fs.exists(f"{path}/{name}"))
         raise TrainingError(f"{shown}: no {WEIGHTS} here; {next(why, 'save the model there')}") from None
+    except OSError as error:
+        raise TrainingError(f"{shown}/{WEIGHTS}: cannot be read ({error}); check the address") from error
     try:
         return Checkpoint(address, shape, json.loads(tokenizer), {"config": digest(config), "weights": weights})
     except ValueError as error:

@@ -215,6 +215,14 @@ def test_weights_in_another_form_are_to_be_saved_again(brought: Brought, tmp_pat
         brought.publish(folder)
 
 
+def test_weights_that_cannot_be_read_are_named(brought: Brought, tmp_path: Path) -> None:
+    folder = brought.copy(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    with pytest.raises(TrainingError, match=rf"warm_start: {folder}/model\.safetensors: cannot be read"):
+        brought.publish(folder)
+
+
 @pytest.mark.parametrize("address", ["nowhere/at/all", "bert-base-uncased", "nosuchscheme://a/b", "memory://nothing"])
 def test_an_address_without_a_checkpoint_is_a_clear_error(brought: Brought, address: str) -> None:
     with pytest.raises(TrainingError, match=f"warm_start: {address}"):
@@ -233,6 +241,7 @@ def test_an_address_without_a_checkpoint_is_a_clear_error(brought: Brought, addr
             "pooler.dense.bias has numbers that are not finite",
         ),
         (lambda named: named.update({"cls.predictions.decoder.weight": torch.zeros(3, 16)}), "wanted tied ones"),
+        (lambda named: named.update({"bert.pooler.dense.bias": torch.ones(16, dtype=torch.int8)}), "pooler.dense.bias holds int8, wanted"),
     ],
 )
 def test_weights_that_are_not_the_configs_are_refused(brought: Brought, tmp_path: Path, change: Callable, message: str) -> None:
@@ -242,7 +251,7 @@ def test_weights_that_are_not_the_configs_are_refused(brought: Brought, tmp_path
     save_file(named, folder / "model.safetensors")
     with pytest.raises(TrainingError, match=message):
         brought.publish(folder)
-    published = (Path(brought.store.root) / "pretrained").iterdir()
+    published = Path(brought.store.root).glob("pretrained/*")
     assert all((path / "manifest.json").exists() for path in published), "what was refused left nothing behind"
 
 
