@@ -44,7 +44,13 @@ class TextSettings(Settings):
         "prose (split by the language's rules), line (a line is a sentence) or deck (a sentence ends at ` . `)",
         pattern="^(prose|line|deck)$",
     )
-    language: str = setting("of prose, as an ISO 639 code", "en", pattern="^[a-z]{2,3}(-[a-zA-Z]+)*$")
+    language: str = setting(
+        "of prose, as an ISO 639 code; one that sentencex does not know is split as English", "en", pattern="^[a-z]{2,3}(-[a-zA-Z]+)*$"
+    )
+
+    def for_key(self) -> dict[str, Any]:
+        """Without the language of what is no prose."""
+        return {name: value for name, value in super().for_key().items() if name != "language" or self.sentences == "prose"}
 
 
 @dataclass(frozen=True, kw_only=True)

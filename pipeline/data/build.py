@@ -25,6 +25,7 @@ FORMAT = 2
 _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MANY_DROPPED = 0.1  # of the pairs
+_MANY_UNKNOWN = 0.2  # share of a split's tokens; a word-level vocabulary leaves some 6% of English unknown
 _MEMORY_OF_TEXT, _MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), split, counts, settings, text)
         _advise_on_dropped(split_label(corpus, split), counts, _buckets_setting(split), settings)
+        _advise_on_unknown(split_label(corpus, split), counts, words.table.special_tokens["unk_token"])
         contents = hashlib.sha256("".join(output.facts["contents"] for output in outputs).encode()).hexdigest()
         return {
             "split": split,
@@ -104,6 +106,14 @@ def _advise_on_dropped(label: str, counts: ShardCounts, setting: str, settings: 
     if settings.pairs != "sentence_order" and counts.dropped_no_negative > counts.pairs * _MANY_DROPPED:
         dropped = counts.dropped_no_negative, counts.pairs, setting, settings.buckets
         logger.warning("%s: %d of %d pairs are left out, as no honest random B is in their bucket; set fewer %s than %d", label, *dropped)
+
+
+def _advise_on_unknown(label: str, counts: ShardCounts, unknown: str) -> None:
+    """Say so where the vocabulary does not know the text."""
+    if counts.unknown_tokens > counts.tokens * _MANY_UNKNOWN:
+        share = 100 * counts.unknown_tokens / counts.tokens
+        todo = "take a larger vocabulary, or text that has spaces between its words"
+        logger.warning("%s: %.0f%% of the tokens are %s; %s", label, share, unknown, todo)
 
 
 def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, Any]], recorded: Mapping[str, Any]) -> Output:

@@ -176,6 +176,8 @@ class _Finder:
     def _begins_with_title(self, file: File) -> bool | None:
         budget = Budget(self.budget.limit)  # what is read twice counts once
         if file.form == PARQUET:
+            if self.settings.title_column:  # then no title is looked for in the text
+                return False
             return records.begins_with_title(records.parquet_rows(file, self.settings, budget))
         head = b""
         for block in decode(file.blocks(budget), file.label, Counts()):

@@ -56,8 +56,8 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
     assert found == {
         "corpus": ("56be8873936c6942a0d4", "a014e97c080c8696"),
         "vocabulary": ("9012197f32340add7938", "552e536556ff196a"),
-        "train": ("dee6a7dc1c9e65691ccc", "f84d75f3b41269e3"),
-        "valid": ("055738886e1171a5121a", "1a12a6921df9f9b6"),
-        "run": ("f594f35dcc0633272bb8", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
-        "encoder": ("1125a4facaf8b317c102", "0e772050e48c2f5c", "5a0793e68a323293"),
+        "train": ("34cb3d99bb96dadc01d3", "f84d75f3b41269e3"),
+        "valid": ("ff80c029990b7cab1d4b", "1a12a6921df9f9b6"),
+        "run": ("38ba3ba2ece673cf047c", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
+        "encoder": ("9c95bf27524fdf6e82c0", "0e772050e48c2f5c", "5a0793e68a323293"),
     }
