@@ -79,12 +79,12 @@ def vocabulary(corpus: Output, preset: Preset, earlier: Earlier) -> Output:
 
 
 @stage("find encoder to start from")
-def find_start(earlier: Earlier, warm_start: str | None, words: Output, preset: Preset) -> Output | None:
+def find_start(earlier: Earlier, warm_start: str, words: Output, preset: Preset) -> Output | None:
     """Find the encoder of an earlier version, or read a checkpoint of transformers', and see that it fits."""
     if earlier.encoder_key:
         return find_encoder(store(), earlier.encoder_key)
-    if warm_start is None or is_version_address(warm_start):
-        return None
+    if is_version_address(warm_start):
+        return None  # `previous`, and there is none yet
     output = publish_pretrained(store(), warm_start, words, preset)
     return ended(output, output)
 
@@ -252,7 +252,7 @@ def pretrain_bert(
         name = model_name or default_name(preset, text.name)
         earlier = find_earlier(name, text.output, vocabulary_from, warm_start)
         words = vocabulary(text.output, recipe, earlier)
-        start = find_start(earlier, warm_start, words, recipe)
+        start = find_start(earlier, warm_start, words, recipe) if warm_start else None
         training, held_out = (shards(text.output, words, split, recipe) for split in ("train", "valid"))
         long = None
         if recipe.shards.long_max_length:

@@ -23,7 +23,7 @@ NAME = "bert-test"
 ROWS = [
     {"kind": "train", "step": 1, "mlm_loss": 9.5, "next_sentence_loss": 0.7, "mlm_loss_mean": 9.5, "next_sentence_loss_mean": 0.7},
     {"kind": "train", "step": 2, "mlm_loss": 9.3, "next_sentence_loss": 0.7, "mlm_loss_mean": 9.4, "next_sentence_loss_mean": 0.7},
-    {"kind": "held_out", "step": 2, "mlm_loss": 9.4, "next_sentence_loss": 0.7},
+    {"kind": "held_out", "step": 2, "mlm_loss": 9.4, "unigram_loss": 6.7, "next_sentence_loss": 0.7},
 ]
 
 

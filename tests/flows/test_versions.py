@@ -12,9 +12,11 @@ from flows.metrics import Curve, send_gently
 from flows.places import tracking_uri
 from flows.versions import Earlier, find_earlier, link_tags
 from pipeline.errors import RegistryError
+from pipeline.settings import load_preset
 from pipeline.storage import Output, Store
 
 NAME = "bert-test"
+TEXT = load_preset("tiny").text
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +91,15 @@ def test_a_link_says_what_changed_as_far_as_that_is_known(client: MlflowClient, 
     store = Store(str(tmp_path))
     old, new = (publish(store, text) for text in ("one . two . \n", "one . two . \nthree . four . \n"))
     before = registry.Version(NAME, "3", "run", {"corpus_key": old.key, "tokens": "3000"})
-    assert link_tags(store, before, {"corpus_key": new.key, "tokens": "2990"}) == {
+    assert link_tags(store, before, {"corpus_key": new.key, "tokens": "2990"}, TEXT) == {
         "previous_version": "3",
         "change_documents": "1 to 2: 1 came, 0 went",
         "change_tokens": "3,000 to 2,990 (-10)",
     }
     (Path(old.address) / "train.tokens").unlink()
-    assert "change_documents" not in link_tags(store, before, {"corpus_key": new.key}), "a damaged one says nothing"
-    assert link_tags(store, versions.at("models:/by-hand/1"), {"tokens": "5"}) == {"previous_version": "1"}
-    assert link_tags(store, None, {"tokens": "5"}) == {}
+    assert "change_documents" not in link_tags(store, before, {"corpus_key": new.key}, TEXT), "a damaged one says nothing"
+    assert link_tags(store, versions.at("models:/by-hand/1"), {"tokens": "5"}, TEXT) == {"previous_version": "1"}
+    assert link_tags(store, None, {"tokens": "5"}, TEXT) == {}
 
 
 def test_a_text_that_is_again_what_it_was_is_known(client: MlflowClient) -> None:
