@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -50,6 +51,7 @@ def train_wordpiece(texts: Callable[[], Iterable[str]], size: int, *, lowercase:
     known = tokenizer.get_vocab(with_added_tokens=False)
     trained = _untrained(known, lowercase)  # without the pieces among the special tokens
     trained.post_processor = template(WORDPIECE_TOKENS)
+    trained.decoder = WordPieceDecoder(PREFIX)
     trained.add_special_tokens(special)
     return trained
 
