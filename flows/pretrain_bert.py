@@ -185,10 +185,10 @@ def register(
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
-    sections = preset.as_dict()
-    return {
-        f"{section}.{name}": value for section, values in sections.items() if isinstance(values, dict) for name, value in values.items()
-    }
+    """Every setting by its name, as it may be recorded: vocabulary.file is an address."""
+    sections = {name: values for name, values in preset.as_dict().items() if isinstance(values, dict)}
+    flat = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    return {name: without_credentials(value) if isinstance(value, str) else value for name, value in flat.items()}
 
 
 def _flow_run_name() -> str:
