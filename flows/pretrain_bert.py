@@ -4,7 +4,6 @@ The tasks stand in the order in which they run; each calls one stage of `pipelin
 output is there does nothing, and its task ends in the state Cached.
 """
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,11 +15,11 @@ from pipeline.data.corpus import Corpus, fetch_corpus
 from pipeline.data.download import without_credentials
 from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
-from pipeline.errors import LeaseLostError, RegistryError
 from pipeline.export import export_encoder, find_encoder
 from pipeline.inspection import open_shards
 from pipeline.samples import sample_encodings
 from pipeline.settings import (
+    BuilderOverrides,
     CorpusOverrides,
     CorpusSettings,
     ModelOverrides,
@@ -34,14 +33,14 @@ from pipeline.settings import (
 )
 from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
-from pipeline.training.checkpoint import Checkpoints
-from pipeline.training.run import STAGE, RunSettings, plan_run, read_metrics
+from pipeline.training.run import RunSettings, plan_run, read_metrics
 
-from . import launch, logs, pictures, registry, reports, versions
-from .metrics import Curve, send_gently
+from . import logs, pictures, registry, reports, versions
+from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
+from .pretrain_encoder import train
 from .registry import Version
 from .stages import ended, found, stage
 from .versions import Earlier
@@ -105,42 +104,6 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset, rows: Lite
 def prepare(preset: Preset, training: Output, held_out: Output, long: tuple[Output, Output] | None, start: Output | None) -> RunSettings:
     """Put the run together, and see that an encoder that it starts from fits."""
     return plan_run(store(), preset, training, held_out, artifacts() / "work", start, long=long)
-
-
-@stage("train", asks_registry=True)
-def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
-    """Train in a child process, with live metrics; a run that is finished is found."""
-    with store().lease(STAGE, run.key) as lease:
-        if known := store().reuse(STAGE, run.key):
-            Checkpoints(run).delete_after(-1)  # a kill may have left some
-            return ended(known, known)
-        datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
-        run_id = registry.start_run(name, params, tags, datasets)
-        try:
-            run.save()
-            launch.train(run, get_run_logger().info, _watcher(run, run_id), lease=lease.token)
-        except BaseException as error:
-            with suppress(RegistryError, LeaseLostError):  # what ended the training is the error to show
-                lease.check()  # else it is the run of whoever has taken it over
-                registry.end_run(run_id, error)
-            raise
-        with suppress(RegistryError):  # the registration does so too
-            registry.end_run(run_id)
-        finished = store().find(STAGE, run.key)
-        assert finished is not None
-        return ended(finished, finished)
-
-
-def _watcher(run: RunSettings, run_id: str) -> launch.OnMetrics:
-    """Sends the metrics of a run to MLflow and its progress to Prefect, as they come."""
-    curve, bar = Curve(run_id), reports.start_progress()
-
-    def on_metrics(rows: list[dict[str, Any]]) -> None:
-        if why := send_gently(curve, rows):
-            get_run_logger().warning("metrics wait: %s", why)
-        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
-
-    return on_metrics
 
 
 @stage("export encoder")
@@ -210,6 +173,7 @@ def pretrain_bert(
     text_settings: TextOverrides | None = None,
     vocabulary_settings: VocabularyOverrides | None = None,
     shard_settings: ShardOverrides | None = None,
+    builder_settings: BuilderOverrides | None = None,
     model_settings: ModelOverrides | None = None,
     training_settings: TrainingOverrides | None = None,
 ) -> Result:
@@ -230,6 +194,7 @@ def pretrain_bert(
         text_settings: What a document and a sentence are, where that differs from the preset
         vocabulary_settings: Settings of the vocabulary that differ from the preset's
         shard_settings: Settings of pairs and masks that differ from the preset's
+        builder_settings: Who builds the shards of a large corpus, where that differs from the preset
         model_settings: Settings of the model that differ from the preset's
         training_settings: Settings of the training that differ from the preset's
     """
@@ -243,6 +208,7 @@ def pretrain_bert(
         text=text_settings,
         vocabulary=vocabulary_settings,
         shards=shard_settings,
+        builders=builder_settings,
         model=model_settings,
         training=training_settings,
     )

@@ -4,7 +4,15 @@ from typing import Any
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from pipeline.settings import CorpusOverrides, ModelOverrides, ShardOverrides, TextOverrides, TrainingOverrides, VocabularyOverrides
+from pipeline.settings import (
+    BuilderOverrides,
+    CorpusOverrides,
+    ModelOverrides,
+    ShardOverrides,
+    TextOverrides,
+    TrainingOverrides,
+    VocabularyOverrides,
+)
 
 from .pretrain_bert import Result, pretrain_bert
 
@@ -22,6 +30,7 @@ def run(parameters: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Resu
             text_settings=TextOverrides(**sections["text"]),
             vocabulary_settings=VocabularyOverrides(**sections["vocabulary"]),
             shard_settings=ShardOverrides(**sections["shards"]),
+            builder_settings=BuilderOverrides(**sections["builders"]),
             model_settings=ModelOverrides(**sections["model"]),
             training_settings=TrainingOverrides(**sections["training"]),
         )

@@ -172,7 +172,7 @@ def _deploy(api: str) -> str:
     environment |= QUIET | {"PREFECT_API_URL": api, "PREFECT_HOME": str(artifacts() / "servers" / "prefect")}
     log = artifacts() / "logs" / "deploy.log"
     with log.open("w", encoding="utf-8") as said:
-        for words in ("prefect --no-prompt deploy --all", "flows.automations"):
+        for words in ("prefect work-pool create gpu --type process --overwrite", "prefect --no-prompt deploy --all", "flows.automations"):
             command = [sys.executable, "-m", *words.split()]
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             if done.returncode:

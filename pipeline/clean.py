@@ -23,7 +23,8 @@ from .lease import holders
 from .storage import LEASES, MANIFEST, Store
 
 CORPUS, WORK, CHECKPOINTS = "corpus", "work", "checkpoints"
-STAGES = (CORPUS, "vocabulary", "pretrained", "bucket", "shards", WORK, CHECKPOINTS, "run", "encoder")  # each after what it is made from
+# Each after what it is made from.
+STAGES = (CORPUS, "vocabulary", "pretrained", "bucket", "shards", "plan", WORK, CHECKPOINTS, "run", "encoder")
 MAX_DAYS = 36_500
 _RUN_FILE = "run.json"  # of a work folder: holds its run's inputs, before there is a manifest
 _KEY = re.compile(r"[0-9a-f]{20}")

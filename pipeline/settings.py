@@ -156,7 +156,19 @@ class TrainingSettings(Settings):
 
     section: ClassVar[str] = "training"
     not_in_key: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "checkpoint_every_steps", "checkpoint_every_seconds", "keep_checkpoints", "device", "micro_batch_size"}
+        {
+            "log_every",
+            "checkpoint_every_steps",
+            "checkpoint_every_seconds",
+            "keep_checkpoints",
+            "device",
+            "micro_batch_size",
+            "data_parallel",
+            "nodes",
+            "rendezvous",
+            "cache_gigabytes",
+            "deployment",
+        }
     )
     steps: int = setting("optimizer steps", ge=1, le=1_000_000_000)
     long_ratio: float = setting("share of them, the last ones, that train on rows of shards.long_max_length", 0.0, ge=0, le=1)
@@ -183,6 +195,22 @@ class TrainingSettings(Settings):
     checkpoint_every_seconds: float = setting("seconds between checkpoints; 0: by steps alone", 60.0, ge=0)
     keep_checkpoints: int = setting("newest checkpoints that are kept", 2, ge=1, le=1_000_000)
     device: str = setting("auto (a GPU where there is one), cpu or cuda", "auto", pattern="^(auto|cpu|cuda)$")
+    shuffle_buffer_rows: int = setting(
+        "most rows that are shuffled together and held in memory; of more, whole buckets come in turn", 1_000_000, ge=1, le=2**31
+    )
+    cache_gigabytes: float = setting("most disk that a machine keeps for shards of a store that is not its own; 0: none", 20.0, ge=0)
+    data_parallel: str = setting(
+        "how several devices share a model: ddp (each has all of it) or fsdp (each has a part of weights and optimizer)",
+        "ddp",
+        pattern="^(ddp|fsdp)$",
+    )
+    nodes: int = setting("machines that train together, each with all its devices", 1, ge=1, le=10_000)
+    rendezvous: str = setting("of several machines: HOST:PORT of the first, which the others reach", "", pattern=r"^([^:\s]+:\d+)?$")
+    deployment: str = setting(
+        "deployment that a run of a deployment hands its training to, such as pretrain-encoder/gpu; empty: it trains in place",
+        "",
+        pattern="^([^/]+/[^/]+)?$",
+    )
     precision: str = setting(
         "of matrix products: auto (bf16 where the device has it in hardware), fp32 or bf16", "auto", pattern="^(auto|fp32|bf16)$"
     )
@@ -192,6 +220,9 @@ class TrainingSettings(Settings):
         if (self.schedule == "wsd") != bool(self.decay_ratio) or self.warmup_ratio + self.decay_ratio > 1:
             wanted = f"more than 0 and at most {1 - self.warmup_ratio:g}, what the warm-up leaves" if self.schedule == "wsd" else "0"
             raise SettingsError(f"training.decay_ratio: got {self.decay_ratio} with schedule {self.schedule}, wanted {wanted}")
+        if (self.nodes > 1) != bool(self.rendezvous):
+            got = f"{self.rendezvous!r} with training.nodes {self.nodes}"
+            raise SettingsError(f"training.rendezvous: got {got}, wanted HOST:PORT with several machines alone")
         if self.weight_decay and self.optimizer == "adam":
             raise SettingsError(f"training.weight_decay: got {self.weight_decay} with optimizer adam, wanted 0, or adamw or lamb")
 
@@ -215,8 +246,28 @@ class TrainingSettings(Settings):
         return {name: value for name, value in super().for_key().items() if (name, value) != ("precision", "auto")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuilderSettings(Settings):
+    """Who builds the shards of a large corpus. What is built is the same, so none of these is in a key."""
+
+    section: ClassVar[str] = "builders"
+    runner: str = setting(
+        "threads or processes of this machine, or dask (a cluster of this machine, or that of an address; extra [dask])",
+        "threads",
+        pattern="^(threads|processes|dask)$",
+    )
+    workers: int = setting("how many build at a time; 0: one a core of this machine, or all of the address", 0, ge=0, le=100_000)
+    address: str = setting("of dask: its scheduler, such as tcp://HOST:8786; empty: a cluster of this machine for the while", "")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.address and self.runner != "dask":
+            raise SettingsError(f"builders.address: got {self.address!r} with builders.runner {self.runner}, wanted it with dask alone")
+
+
 SECTIONS: dict[str, type[Settings]] = {
-    kind.section: kind for kind in (CorpusSettings, TextSettings, VocabularySettings, ShardSettings, ModelSettings, TrainingSettings)
+    kind.section: kind
+    for kind in (CorpusSettings, TextSettings, VocabularySettings, ShardSettings, BuilderSettings, ModelSettings, TrainingSettings)
 }
 
 
@@ -230,6 +281,7 @@ class Preset:
     text: TextSettings
     vocabulary: VocabularySettings
     shards: ShardSettings
+    builders: BuilderSettings
     model: ModelSettings
     training: TrainingSettings
 
@@ -295,6 +347,8 @@ if TYPE_CHECKING:
 
     class ShardOverrides: ...
 
+    class BuilderOverrides: ...
+
     class ModelOverrides: ...
 
     class TrainingOverrides: ...
@@ -303,5 +357,6 @@ else:
     TextOverrides = partial(TextSettings)
     VocabularyOverrides = partial(VocabularySettings)
     ShardOverrides = partial(ShardSettings)
+    BuilderOverrides = partial(BuilderSettings)
     ModelOverrides = partial(ModelSettings)
     TrainingOverrides = partial(TrainingSettings)

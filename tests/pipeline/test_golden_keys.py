@@ -58,6 +58,6 @@ def test_keys_and_contents(tmp_path: Path, small_preset, train) -> None:
         "vocabulary": ("9012197f32340add7938", "552e536556ff196a"),
         "train": ("34cb3d99bb96dadc01d3", "f84d75f3b41269e3"),
         "valid": ("ff80c029990b7cab1d4b", "1a12a6921df9f9b6"),
-        "run": ("38ba3ba2ece673cf047c", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
-        "encoder": ("9c95bf27524fdf6e82c0", "0e772050e48c2f5c", "5a0793e68a323293"),
+        "run": ("f076fb938d82f4d6bdc2", "6dc9204e4469f3a8", "f106607c26facd08", 3.649),
+        "encoder": ("4a6405db8989360cc34c", "0e772050e48c2f5c", "5a0793e68a323293"),
     }

@@ -1,0 +1,73 @@
+"""The flow `pretrain-encoder`: the training stage alone, for a worker on the GPU machine.
+
+In: a plan that `pretrain-bert` published. Out: the published run. The decision that matters: the two workers share nothing
+but the store and the servers, so that what travels is the plan's key.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from prefect import flow, get_run_logger, runtime
+
+from pipeline.errors import LeaseLostError, RegistryError
+from pipeline.storage import Output
+from pipeline.training.checkpoint import Checkpoints
+from pipeline.training.plan import open_plan
+from pipeline.training.run import STAGE, RunSettings
+
+from . import launch, logs, registry, reports
+from .metrics import Curve, send_gently
+from .places import artifacts, store
+from .stages import ended, stage
+
+
+@stage("train", asks_registry=True)
+def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
+    """Train in a child process, with live metrics; a run that is finished is found."""
+    with store().lease(STAGE, run.key) as lease:
+        if known := store().reuse(STAGE, run.key):
+            Checkpoints(run).delete_after(-1)  # a kill may have left some
+            return ended(known, known)
+        datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
+        run_id = registry.start_run(name, params, tags, datasets)
+        try:
+            run.save()
+            launch.train(run, get_run_logger().info, _watcher(run, run_id), lease=lease.token)
+        except BaseException as error:
+            with suppress(RegistryError, LeaseLostError):  # what ended the training is the error to show
+                lease.check()  # else it is the run of whoever has taken it over
+                registry.end_run(run_id, error)
+            raise
+        with suppress(RegistryError):  # the registration does so too
+            registry.end_run(run_id)
+        finished = store().find(STAGE, run.key)
+        assert finished is not None
+        return ended(finished, finished)
+
+
+def _watcher(run: RunSettings, run_id: str) -> launch.OnMetrics:
+    """Sends the metrics of a run to MLflow and its progress to Prefect, as they come."""
+    curve, bar = Curve(run_id), reports.start_progress()
+
+    def on_metrics(rows: list[dict[str, Any]]) -> None:
+        if why := send_gently(curve, rows):
+            get_run_logger().warning("metrics wait: %s", why)
+        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
+
+    return on_metrics
+
+
+@flow(name="pretrain-encoder")
+def pretrain_encoder(plan: str, model_name: str, params: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    """Train a run that another flow has planned.
+
+    Args:
+        plan: Key of the plan in the store
+        model_name: Name in the registry
+        params: Settings that MLflow shows with the run
+        tags: Tags of the run in MLflow
+    """
+    logs.set_up()
+    with store().lease("flow", str(runtime.flow_run.id)):
+        run = open_plan(store(), plan, artifacts() / "work")
+        return dict(train(run, params, tags, model_name).facts)
