@@ -38,16 +38,17 @@ class Flow:
     store: Path
     corpus: str
     settings: tuple[str, ...] = ()
+    home: str = "prefect"
 
-    def start(self, said: Path) -> "Attempt":
-        """Start the command; what it prints goes to a file."""
+    def start(self, said: Path, **changed: str) -> "Attempt":
+        """Start the command, with some environment variables changed; what it prints goes to a file."""
         settings = (word for setting in ("training.device=cpu", *self.settings) for word in ("--set", setting))
         command = [sys.executable, "-m", "flows.cli", "run", "--corpus", self.corpus, "--model-name", NAME, *settings]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_", "BERT_"))}
-        changed = {
+        changed |= {
             "BERT_STORE": str(self.store),
             "PREFECT_API_URL": "",
-            "PREFECT_HOME": str(self.store / "prefect"),
+            "PREFECT_HOME": str(self.store / self.home),
             "PYTHONPATH": str(ROOT),
         }
         self.store.mkdir(parents=True, exist_ok=True)

@@ -1,18 +1,22 @@
-"""The short form of `make chaos`: three kills of the whole flow, one in the data stages, one in training, one after it."""
+"""The whole flow: two at once on one store, another registry later, and the short form of `make chaos`.
+
+That is three kills, one in the data stages, one in training and one after it, against the run that the two made.
+"""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
-from tests.chaos.command import END, REGISTRATION, STAGES, TRAINING, Flow
+from tests.chaos.command import END, NAME, REGISTRATION, STAGES, TRAINING, Flow
 from tests.chaos.kills import Moment, Report, finish, kill_at
 from tests.chaos.outcome import check_registry, compare
 
 from .conftest import write_corpus
 
-_STEPS = 60
+_STEPS = 40
 _SETTINGS = (
     f"training.steps={_STEPS}",
     "training.log_every=1",
@@ -24,24 +28,48 @@ _SETTINGS = (
 )
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, text: Callable[[int, int], str]) -> str:
-    return str(write_corpus(tmp_path / "corpus", text, train=1000, valid=100))
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, int], str]) -> Flow:
+    """A store on which two commands of the same settings have run at once, as from two machines."""
+    folder = tmp_path_factory.mktemp("chaos")
+    corpus = str(write_corpus(folder / "corpus", text, train=1000, valid=100))
+    one, other = (Flow(folder / "undisturbed", corpus, _SETTINGS, home) for home in ("one", "other"))
+    with one.start(folder / "one.log") as first, other.start(folder / "other.log") as second:
+        first.finish()
+        second.finish()
+        said = first.said(), second.said()
+    assert sum(f"step {_STEPS}/{_STEPS}" in text for text in said) == 1, "one trains"
+    return one
 
 
-def test_a_flow_that_is_killed_again_and_again_ends_as_one_that_nobody_disturbs(tmp_path: Path, corpus: str) -> None:
-    undisturbed, disturbed = (Flow(tmp_path / name, corpus, _SETTINGS) for name in ("undisturbed", "disturbed"))
+def test_two_at_once_do_the_work_once_and_register_once(undisturbed: Flow) -> None:
+    twice, runs = check_registry(undisturbed, _STEPS)
+    assert not twice
+    assert runs == {"FINISHED": 1}
+    assert not list((undisturbed.store / "leases").iterdir())
+
+
+def test_another_registry_gets_the_encoder_without_training(undisturbed: Flow, tmp_path: Path) -> None:
+    elsewhere = f"sqlite:///{tmp_path}/other.db"
+    with undisturbed.start(tmp_path / "said.log", MLFLOW_TRACKING_URI=elsewhere) as attempt:
+        attempt.finish()
+        assert "Task run 'train' - Finished in state Cached" in attempt.said()
+    (version,) = MlflowClient(elsewhere).search_model_versions(f"name = '{NAME}'")
+    steps = [entry.step for entry in MlflowClient(elsewhere).get_metric_history(version.run_id, "train/mlm_loss")]
+    assert steps == list(range(1, _STEPS + 1)), "registered without training, with its curve"
+
+
+def test_a_flow_that_is_killed_again_and_again_ends_as_one_that_nobody_disturbs(tmp_path: Path, undisturbed: Flow) -> None:
+    disturbed = Flow(tmp_path / "disturbed", undisturbed.corpus, _SETTINGS)
     report, rng = Report(), random.Random(0)
     moments = (
         Moment("shards of train", (1, 0), rng.uniform(0, 0.3)),
         Moment(TRAINING, (4, rng.randint(4, _STEPS // 2)), rng.uniform(0, 0.1)),
         Moment(REGISTRATION, (6, 0), rng.uniform(0, 1)),
     )
-    with undisturbed.start(tmp_path / "undisturbed.log") as alone:
-        for number, moment in enumerate(moments):
-            assert kill_at(disturbed, moment, tmp_path / f"attempt-{number}.log", report)
-        finish(disturbed, tmp_path / "last.log", report)
-        alone.finish()
+    for number, moment in enumerate(moments):
+        assert kill_at(disturbed, moment, tmp_path / f"attempt-{number}.log", report)
+    finish(disturbed, tmp_path / "last.log", report)
 
     data, training, after = report.hits
     assert data in STAGES[1:5]
