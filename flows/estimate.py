@@ -53,7 +53,7 @@ def runs_of(options: argparse.Namespace, preset: Preset) -> list[Quantities]:
 
 
 def estimate_lines(runs: Sequence[Quantities]) -> list[str]:
-    """The estimate, as it is printed.
+    """The estimate, as it is printed; of limits that one setting moves, the one that is passed by most.
 
     :param runs: of one recipe and corpus on other numbers of devices.
     """
@@ -69,7 +69,7 @@ def _assumptions(runs: Sequence[Quantities]) -> list[str]:
     device = f"{scale.device_tflops:g} TFLOP/s at {scale.utilisation:.0%} in {'bf16' if run.bf16 else 'fp32'}, {scale.device_memory:g} GB"
     return [
         f"recipe   {run.preset.name}: {run.parameters / 1e6:,.1f} M parameters with {run.vocabulary_size:,} tokens; {flop:.2g} FLOP in all",
-        f"corpus   {scale.corpus_gigabytes:g} GB of text, {scale.held_out:.0%} of it held out",
+        f"corpus   {scale.corpus_gigabytes:g} GB of text, {100 * scale.held_out:g}% of it held out",
         f"devices  {numbers}, of {device}{between}: assumed, not measured",
     ]
 
@@ -101,9 +101,11 @@ def _limit_lines(runs: Sequence[Quantities]) -> list[str]:
         nearest = max((limit for _, limit in found), key=lambda limit: limit.share)
         return ["breaks first: nothing passes its limit; nearest to it", *_limit_text(nearest, "")]
     lines = ["breaks first"]
-    for limit in dict.fromkeys(limit for _, limit in passed):
-        where = [devices for devices, other in passed if other == limit]
-        lines += _limit_text(limit, "" if len(where) == len(runs) else f" on {', '.join(where)}")
+    for place in dict.fromkeys((limit.stage, limit.knob) for _, limit in passed):
+        alike = [(devices, limit) for devices, limit in passed if (limit.stage, limit.knob) == place]
+        where = ", ".join(dict.fromkeys(devices for devices, _ in alike))
+        worst = max((limit for _, limit in alike), key=lambda limit: limit.share)
+        lines += _limit_text(worst, f" on {where}" if len(runs) > 1 and worst.of_devices else "")
     return lines
 
 

@@ -22,7 +22,7 @@ class Limit:
     """Something that is too large.
 
     :param found: beside :param allowed: in one unit; it is passed where found is more. :param text: what it is, with both.
-    :param knob: what moves it.
+    :param knob: what moves it. :param of_devices: whether it hangs on how many there are.
     """
 
     stage: str
@@ -30,6 +30,7 @@ class Limit:
     allowed: float
     text: str
     knob: str
+    of_devices: bool = True
 
     @property
     def passed(self) -> bool:
@@ -66,7 +67,7 @@ def _builder(run: Quantities, split: str, setting: str, buckets: int) -> Limit:
         knob += "; shards.dupe_factor=1 with shards.masking=dynamic takes less too"
     what = "train" if split == "train" else "held out"
     said = f"{what}, a bucket of {text / 1e6:,.0f} MB of text takes a builder {takes / 1e9:,.1f} GB of {run.scale.builder_memory:g}"
-    return Limit("shards", takes, run.scale.builder_memory * 1e9, said, knob)
+    return Limit("shards", takes, run.scale.builder_memory * 1e9, said, knob, of_devices=False)
 
 
 def _more_buckets(setting: str, buckets: int, text: float) -> str:
@@ -84,7 +85,7 @@ def _unread(run: Quantities, part: Part) -> Limit:
     read = part.steps * run.preset.training.batch_size
     said = f"{amount(part.rows)} rows of {part.length} tokens are made, training reads {amount(read)}"
     knob = "shards.dupe_factor=1 with shards.masking=dynamic" if run.preset.shards.dupe_factor > 1 else "less text, or training.steps"
-    return Limit("shards", part.rows, _UNREAD * read, said, knob)
+    return Limit("shards", part.rows, _UNREAD * read, said, knob, of_devices=False)
 
 
 def _building(run: Quantities, seconds: float) -> Limit:
@@ -96,7 +97,7 @@ def _building(run: Quantities, seconds: float) -> Limit:
 def _window(run: Quantities) -> Limit:
     processes = min(run.scale.devices, run.scale.machine_devices)
     takes = processes * max(run.window_bytes(part) for part in run.parts)
-    said = f"{processes} processes of a machine hold {takes / 1e9:,.1f} GB of rows, of {run.scale.machine_memory:g}"
+    said = f"a machine with {processes} devices holds {takes / 1e9:,.1f} GB of rows, of {run.scale.machine_memory:g}"
     return Limit(
         "training",
         takes,
