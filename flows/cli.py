@@ -1,8 +1,9 @@
 """The command `pretrain-bert`.
 
-    pretrain-bert run [--preset tiny] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
+    pretrain-bert run [--preset tiny] [--settings FILE] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
     pretrain-bert fill-mask models:/bert-mini@champion "a crane is [MASK]" [--top 5]
+    pretrain-bert estimate --corpus-gigabytes N [--preset tiny] [--settings FILE] [--devices N …]
     pretrain-bert inspect [ADDRESS] [--examples 5] [--seed 0] [--pictures FOLDER]
     pretrain-bert clean [--days 7] [--yes]
 
@@ -15,7 +16,6 @@ import argparse
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,11 @@ from pipeline.clean import days_ago
 from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
-from pipeline.settings import SECTIONS, preset_names, recipe_of
+from pipeline.settings import recipe_of
 
+from .estimate import add_estimate_options, estimate_lines, runs_of
 from .names import check_model_name, check_version_address
+from .options import add_recipe_options, read_sections, whole_number
 from .places import CORPUS, QUIET, artifacts, store, tracking_uri
 from .services import check_prefect
 
@@ -67,10 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pretrain-bert", description="Pretrain BERT encoders and use them.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="the whole job here: corpus, shards, training, registered encoder")
-    run.add_argument("--preset", default="tiny", help=f"one of {', '.join(preset_names())} (default: %(default)s)")
+    add_recipe_options(run)
     run.add_argument("--corpus", help="file, folder, glob or address of a corpus, or wikitext-103 (default: WikiText-2)")
-    run.add_argument("--steps", help="optimizer steps (default: as the preset says)")
-    run.add_argument("--seed", help="seed of pairs, masks, weights and order (default: as the preset says)")
     run.add_argument("--model-name", help="name in the registry (default: bert-PRESET, with the corpus's name if it is not WikiText-2)")
     run.add_argument("--vocabulary-from", metavar="VERSION", help=f"keep its vocabulary instead of making one: {_VERSION}")
     run.add_argument(
@@ -78,7 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERSION",
         help=f"start from its weights instead of random ones: {_VERSION}, or the folder of a BERT checkpoint",
     )
-    run.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help=f"a setting of {', '.join(SECTIONS)}")
     run.set_defaults(run_command=_run)
     encode = commands.add_parser("encode", help="encode a sentence or a pair with a registered encoder")
     encode.add_argument("model", help="an address such as models:/bert-tiny@champion, or an encoder folder")
@@ -90,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     fill.add_argument("text", help="with the vocabulary's mask token in it: [MASK], of tiny <mask>")
     fill.add_argument("--top", default="5", help="how many tokens for each mask (default: %(default)s)")
     fill.set_defaults(run_command=_fill_mask)
+    estimate = commands.add_parser("estimate", help="what a run takes at a scale: bytes, time, memory, cost, and where it breaks first")
+    add_recipe_options(estimate)
+    add_estimate_options(estimate)
+    estimate.set_defaults(run_command=_estimate)
     inspect = commands.add_parser("inspect", help="show what a shard set holds: some of its examples, and statistics")
     inspect.add_argument(
         "address",
@@ -108,9 +111,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    sections = _read_settings(options.set)
-    steps, seed = (None if value is None else _number(name, value) for name, value in (("steps", options.steps), ("seed", options.seed)))
-    recipe_of(options.preset, steps, seed, **sections)  # all that matters is that nothing is refused
+    sections = read_sections(options)
+    recipe_of(options.preset, None, None, **sections)  # all that matters is that nothing is refused
     check_model_name(options.model_name)
     check_version_address("--vocabulary-from", options.vocabulary_from)
     check_version_address("--warm-start", options.warm_start, or_folder=True)
@@ -123,8 +125,6 @@ def _run(options: argparse.Namespace) -> None:
     parameters = {
         "preset": options.preset,
         "corpus": _hide_credentials(options.corpus),
-        "steps": steps,
-        "seed": seed,
         "model_name": options.model_name,
         "vocabulary_from": options.vocabulary_from,
         "warm_start": options.warm_start,
@@ -139,31 +139,6 @@ def _hide_credentials(corpus: str | None) -> str | None:
         return corpus or None
     os.environ[CORPUS] = corpus
     return shown
-
-
-def _read_settings(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`section.name=value` entries by section, each value read as TOML, or as text where it is none.
-
-    :raises SettingsError: an entry has another form or an unknown section.
-    """
-    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for entry in entries:
-        place, equals, text = entry.partition("=")
-        section, dot, name = place.partition(".")
-        if not (equals and dot and name) or section not in sections:
-            raise SettingsError(f"--set: got {entry!r}, wanted SECTION.NAME=VALUE with a section of {', '.join(SECTIONS)}")
-        try:
-            sections[section][name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            sections[section][name] = text
-    return sections
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SettingsError(f"{name}: got {text!r}, wanted a whole number") from None
 
 
 def _prepare_environment() -> None:
@@ -222,7 +197,7 @@ def _load_encoder(model: str) -> "Encoder":
 
 
 def _fill_mask(options: argparse.Namespace) -> None:
-    if (top := _number("top", options.top)) < 1:
+    if (top := whole_number("top", options.top)) < 1:
         raise SettingsError(f"top: got {top}, wanted a value >= 1")
     encoder = _load_encoder(options.model)
     from pipeline.filling import fill_mask  # imports torch
@@ -241,8 +216,13 @@ def _encode(options: argparse.Namespace) -> None:
         print(f"{token:>16}  {_numbers(vector[:4].tolist())}")
 
 
+def _estimate(options: argparse.Namespace) -> None:
+    preset = recipe_of(options.preset, None, None, **read_sections(options))
+    _print(estimate_lines(runs_of(options, preset)))
+
+
 def _inspect(options: argparse.Namespace) -> None:
-    count, seed = (_number(name, getattr(options, name)) for name in ("examples", "seed"))
+    count, seed = (whole_number(name, getattr(options, name)) for name in ("examples", "seed"))
     for name, value in (("examples", count), ("seed", seed)):
         if value < 0:
             raise SettingsError(f"{name}: got {value}, wanted a value >= 0")
@@ -302,7 +282,7 @@ def _draw(statistics: Statistics, folder: Path) -> None:
 def _clean(options: argparse.Namespace) -> None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    since = days_ago(_number("days", options.days))
+    since = days_ago(whole_number("days", options.days))
     from . import clean  # imports MLflow
 
     clean.clean(since, yes=options.yes)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli, processes
+from flows import cli, options, processes
 from pipeline.errors import SettingsError
 from pipeline.storage import Output
 
@@ -93,11 +93,11 @@ def test_a_missing_corpus_is_one_error_and_its_traceback_lies_in_a_file(tmp_path
 
 
 def test_values_of_set_are_read_by_their_type() -> None:
-    read = cli._read_settings(["training.steps=5", "training.learning_rate=3e-4", "training.device=cpu", "shards.buckets=2"])
+    read = options.read_entries(["training.steps=5", "training.learning_rate=3e-4", "training.device=cpu", "shards.buckets=2"])
     assert read["training"] == {"steps": 5, "learning_rate": 3e-4, "device": "cpu"}
     assert read["shards"] == {"buckets": 2}
     with pytest.raises(SettingsError, match=r"--set: got 'steps=5'"):
-        cli._read_settings(["steps=5"])
+        options.read_entries(["steps=5"])
 
 
 def test_encode_prints_a_vector_for_each_token(small_encoder: Output, tmp_path: Path) -> None:
