@@ -8,7 +8,7 @@ stays in a local folder, whatever the store.
 import os
 from pathlib import Path
 
-from pipeline.data.download import without_credentials
+from pipeline.addresses import without_credentials
 from pipeline.storage import Store
 
 ARTIFACTS = "artifacts"

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
+from pipeline.addresses import without_credentials
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import Corpus, fetch_corpus
-from pipeline.data.download import without_credentials
 from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
 from pipeline.export import export_encoder, find_encoder

@@ -13,8 +13,8 @@ from prefect.events import emit_event
 from prefect.states import Completed
 from pydantic import Field
 
+from pipeline.addresses import without_credentials
 from pipeline.data.corpus import Corpus
-from pipeline.data.download import without_credentials
 from pipeline.data.wikitext import NAME as WIKITEXT
 from pipeline.errors import PipelineError
 from pipeline.settings import CorpusOverrides, load_preset

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import fsspec
-
 from ..encoder_format import CONFIG, shape_of
 from ..errors import TrainingError
+from ..files import read_file
 from ..model.encoder import EncoderShape
 from ..section import Settings
 from ..settings import ModelSettings, Preset, ShardSettings, TrainingSettings
@@ -161,5 +160,4 @@ def read_run(path: Path) -> RunSettings:
 
 def read_metrics(run: Output) -> list[dict[str, Any]]:
     """The rows of a finished run's `metrics.jsonl`."""
-    with fsspec.open(run.file(METRICS), "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in read_file(run.file(METRICS)).splitlines()]

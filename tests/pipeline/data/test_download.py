@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.addresses import without_credentials
 from pipeline.data import connection
-from pipeline.data.download import ATTEMPTS, FetchError, fetch_file, without_credentials
+from pipeline.data.download import ATTEMPTS, FetchError, fetch_file
 from tests.pipeline.data.loopback import Server, dead_url, in_turn, refusing_python, serve, status, stopping, whole
 
 DATA = bytes(range(256)) * 2000
