@@ -10,10 +10,10 @@ import re
 from .errors import SettingsError
 
 _LOCAL = r"(?:[^:]|:[^:/]|:/[^:/])*:?"
-_HOST = r"[a-zA-Z][\w+.-]*://[^/@?#]*"
-_LOGIN = r"s(?:ftp|sh)://[^/@:?#]+@[^/@?#]*"  # a user's name alone is no secret
+_HOST = r"(?:\[[\da-fA-F:]*\]|[^/@?#:]*)(?::\d*)?"
+_LOGIN = r"s(?:ftp|sh)://[^/@:?#]+@"  # a user's name alone is no secret
 _PATH = r"(?:/(?:[^?#:]|:[^?#:])*:?)?"
-_LINK = rf"(?:file://.*|{_LOCAL}|(?:{_HOST}|{_LOGIN}){_PATH})"
+_LINK = rf"(?:file://.*|{_LOCAL}|(?:[a-zA-Z][\w+.-]*://|{_LOGIN}){_HOST}{_PATH})"
 PLAIN = rf"^{_LINK}(?:::{_LINK})*$"
 """What an address without credentials matches; without looking ahead, which the regular expressions of pydantic cannot."""
 

@@ -84,7 +84,7 @@ def go_the_whole_way(store: Store, work: Path, corpus: Output, preset: Preset, t
     assert finished is not None
     assert [row["step"] for row in read_metrics(finished) if "step" in row][-1] == 2
     encoder = export_encoder(store, finished, built.vocabulary, corpus)
-    assert find_encoder(store, encoder.key) == store.find("encoder", encoder.key)
+    assert find_encoder(store, encoder.key).manifest == encoder.manifest
     with store.local(encoder) as folder:
         assert Encoder.load(folder).encode("a crane is flying").shape == (1, 6, preset.model.hidden_size)
     shards = find_shards(store, built.train.address)

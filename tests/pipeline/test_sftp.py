@@ -212,6 +212,6 @@ def test_the_whole_way_over_sftp(
 def test_without_its_library_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     monkeypatch.delitem(sys.modules, "pipeline.sftp")
-    monkeypatch.setattr("fsspec.registry._registry", {})
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "sftp", raising=False)  # imported before
     with pytest.raises(SettingsError, match=r"sftp://host/bert: install 'pretrain-bert\[sftp\]'"):
         Store("sftp://host/bert")
