@@ -8,8 +8,8 @@ one that does not answer, or has never heard of this project, ends it.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pipeline.addresses import without_credentials
 from pipeline.clean import Entry, at_work, keys_in, removable, remove, survey
-from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.storage import Store
 

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.addresses import without_credentials
 from pipeline.clean import days_ago
-from pipeline.data.download import without_credentials
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
 from pipeline.settings import recipe_of

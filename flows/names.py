@@ -2,6 +2,7 @@
 
 import re
 
+from pipeline.addresses import refuse_credentials
 from pipeline.errors import SettingsError
 
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
@@ -31,9 +32,12 @@ def check_version_address(setting: str, address: str | None, *, or_folder: bool 
     """Refuse what names no version of a model.
 
     :param or_folder: the address of a checkpoint's folder will do as well.
-    :raises SettingsError: it is neither `previous` nor an address.
+    :raises SettingsError: it is neither `previous` nor an address, or holds credentials.
     """
-    if address is None or is_version_address(address) or (or_folder and not address.startswith("models:")):
+    if address is None or is_version_address(address):
+        return
+    if or_folder and not address.startswith("models:"):
+        refuse_credentials(setting, address)
         return
     folder = ", or the folder of a BERT checkpoint" if or_folder else ""
     raise SettingsError(f"{setting}: got {address!r}, wanted previous, models:/NAME/NUMBER or models:/NAME@ALIAS{folder}")

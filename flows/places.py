@@ -8,8 +8,9 @@ stays in a local folder, whatever the store.
 import os
 from pathlib import Path
 
-from pipeline.data.download import without_credentials
+from pipeline.addresses import without_credentials
 from pipeline.storage import Store
+from pipeline.stores import check_shared
 
 ARTIFACTS = "artifacts"
 EXPERIMENT = "pretrain-bert"
@@ -35,8 +36,13 @@ def full_address(shown: str | None) -> str | None:
 
 
 def store() -> Store:
-    """The store of stage outputs."""
-    return Store(os.environ.get(STORE) or ARTIFACTS)
+    """The store of stage outputs.
+
+    :raises SettingsError: it cannot hold outputs that other processes see, or its address holds credentials.
+    """
+    root = os.environ.get(STORE) or ARTIFACTS
+    check_shared(STORE, root)
+    return Store(root)
 
 
 def artifacts() -> Path:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
+from pipeline.addresses import PLAIN, without_credentials
 from pipeline.data.build import build_shards
 from pipeline.data.corpus import Corpus, fetch_corpus
-from pipeline.data.download import without_credentials
 from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
 from pipeline.export import export_encoder, find_encoder
@@ -46,6 +46,8 @@ from .stages import ended, found, stage
 from .versions import Earlier
 
 Result = dict[str, Any]
+RECORDED = Field(json_schema_extra={"pattern": PLAIN})
+"""An address that Prefect records: its server refuses one with credentials before that."""
 PresetName = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
 
@@ -162,12 +164,12 @@ def _flow_run_name() -> str:
 @flow(name="pretrain-bert", flow_run_name=_flow_run_name)
 def pretrain_bert(
     preset: PresetName = "tiny",
-    corpus: str | None = None,
+    corpus: Annotated[str, RECORDED] | None = None,
     steps: Annotated[int, Field(ge=1)] | None = None,
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None,
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: str | None = None,
+    warm_start: Annotated[str, RECORDED] | None = None,
     sample_without_network: bool = False,
     corpus_settings: CorpusOverrides | None = None,
     text_settings: TextOverrides | None = None,

@@ -30,7 +30,7 @@ from mlflow.utils.logging_utils import disable_logging
 from sqlalchemy.exc import SQLAlchemyError
 
 import pipeline
-from pipeline.data.download import without_credentials
+from pipeline.addresses import without_credentials
 from pipeline.errors import RegistryError, RegistryUnavailableError
 from pipeline.storage import Store
 

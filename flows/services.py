@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipeline.data.download import without_credentials
+from pipeline.addresses import without_credentials
 from pipeline.errors import PipelineError
 
 from . import processes

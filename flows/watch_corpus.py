@@ -13,8 +13,8 @@ from prefect.events import emit_event
 from prefect.states import Completed
 from pydantic import Field
 
+from pipeline.addresses import without_credentials
 from pipeline.data.corpus import Corpus
-from pipeline.data.download import without_credentials
 from pipeline.data.wikitext import NAME as WIKITEXT
 from pipeline.errors import PipelineError
 from pipeline.settings import CorpusOverrides, load_preset
@@ -22,7 +22,7 @@ from pipeline.settings import CorpusOverrides, load_preset
 from . import logs, versions
 from .names import PATTERN, VERSION_PATTERN, check_version_address
 from .names import model_name as default_name
-from .pretrain_bert import PresetName, fetch
+from .pretrain_bert import RECORDED, PresetName, fetch
 from .registry import Version
 from .stages import stage
 
@@ -41,11 +41,11 @@ def _flow_run_name() -> str:
 
 @flow(name="watch-corpus", flow_run_name=_flow_run_name)
 def watch_corpus(
-    corpus: str | None = None,
+    corpus: Annotated[str, RECORDED] | None = None,
     preset: PresetName = "tiny",
     model_name: Annotated[str, Field(pattern=PATTERN)] | None = None,
     vocabulary_from: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None,
-    warm_start: str | None = None,
+    warm_start: Annotated[str, RECORDED] | None = None,
     corpus_settings: CorpusOverrides | None = None,
 ) -> Any:
     """Have an encoder trained where a corpus has changed.

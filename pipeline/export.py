@@ -5,15 +5,14 @@ tokenizer's two files, and a manifest whose keys lead back to the corpus.
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from safetensors.torch import load_file
 
 from .encoder_format import CONFIG, TOKENIZER_CONFIG, WEIGHTS, config_of, to_transformers
 from .errors import TrainingError
+from .files import read_file
 from .model.encoder import EncoderShape
 from .storage import Output, Recipe, Store
 from .tensors import save_tensors
@@ -43,8 +42,7 @@ def export_encoder(store: Store, run: Output, vocabulary: Output, corpus: Output
         shape = EncoderShape(vocab_size=vocabulary.facts["size"], **settings["model"])
         with store.local(run) as source:
             save_tensors(folder / WEIGHTS, to_transformers(load_file(source / WEIGHTS), shape))
-        with fsspec.open(vocabulary.file(TOKENIZER), "rb") as source_file, (folder / TOKENIZER).open("wb") as target:
-            shutil.copyfileobj(source_file, target)
+        (folder / TOKENIZER).write_bytes(read_file(vocabulary.file(TOKENIZER)))
         table = TokenTable.read(json.loads((folder / TOKENIZER).read_text("utf-8")))
         tokenizer_config = {
             "tokenizer_class": "PreTrainedTokenizerFast",

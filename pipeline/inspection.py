@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .addresses import refuse_credentials
 from .data.tokenizer import Vocabulary
 from .errors import PipelineError, SettingsError, some
 from .ragged import I64
@@ -231,6 +232,7 @@ def find_shards(store: Store, wanted: str | None) -> ShardSet:
         return open_shards(store, _newest(store))
     if (name := _KEY_OR_ITS_BEGINNING.fullmatch(wanted)) and not Path(wanted).is_dir():
         return open_shards(store, _with_key(store, name[2], [name[1]] if name[1] else STAGES))
+    refuse_credentials("address", wanted)
     hint = "wanted the folder shards/KEY or bucket/KEY of a store, or a key in the store of BERT_STORE"
     try:
         root, stage, key = Store(wanted).root.rsplit("/", 2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .addresses import PLAIN, refuse_credentials
 from .errors import SettingsError
 from .section import Settings, partial, setting
 
@@ -63,9 +64,11 @@ class VocabularySettings(Settings):
     size: int = setting("of wordpiece: tokens, special ones included", 30_522, ge=100, le=1_000_000)
     megabytes: int = setting("of wordpiece: most text to train it on, documents picked by their digests", 200, ge=1, le=1_000_000)
     lowercase: bool = setting("of wordpiece: upper and lower case are one, and accents are dropped", True)
-    file: str = setting("of file: the address of the tokenizer.json", "")
+    file: str = setting("of file: the address of the tokenizer.json", "", pattern=PLAIN)
 
     def __post_init__(self) -> None:
+        if isinstance(self.file, str):
+            refuse_credentials("vocabulary.file", self.file)  # before a limit that is not kept repeats them
         super().__post_init__()
         if (self.kind == "file") != bool(self.file):
             raise SettingsError(

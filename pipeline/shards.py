@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import DamagedOutputError
+from .files import read_file
 from .ragged import offsets_of
 from .storage import Output, Store
 
@@ -209,9 +209,8 @@ def read_shards(buckets: Sequence[str]) -> Examples:
     for bucket in buckets:
         address = f"{bucket}/{SHARD}"
         try:
-            with fsspec.open(address, "rb") as file:
-                # Read whole: a thread of Arrow's that lets go of a Python file at exit aborts the process.
-                parts.append(Examples.from_table(pq.read_table(pa.BufferReader(file.read()))))
+            # Read whole: a thread of Arrow's that lets go of a Python file at exit aborts the process.
+            parts.append(Examples.from_table(pq.read_table(pa.BufferReader(read_file(address)))))
         except FileNotFoundError:
             raise DamagedOutputError(f"{address}: missing; run the flow again, which makes it") from None
         except (pa.ArrowException, ValueError, OSError) as error:

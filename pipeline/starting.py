@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from .data.download import without_credentials
+from .addresses import without_credentials
 from .encoder_format import CONFIG, HEADS, WEIGHTS, config_of, from_transformers, names_of_head, shape_of, to_transformers
 from .errors import TrainingError, some
+from .files import file_digest, file_system, read_file
 from .model.encoder import EncoderShape
 from .model.pretraining import BertForPretraining
 from .settings import Preset
-from .storage import Output, Recipe, Store, digest, file_digest
+from .storage import Output, Recipe, Store, digest
 from .tensors import save_tensors
 from .tokens import TOKENIZER, TokenTable
 
@@ -128,7 +128,7 @@ def open_pretrained(address: str) -> Checkpoint:
     try:
         weights = file_digest(f"{address}/{WEIGHTS}")
     except FileNotFoundError:
-        fs, path = fsspec.url_to_fs(address)
+        fs, path = file_system(address)
         why = (text for name, text in _OTHER_WEIGHTS.items() if fs.exists(f"{path}/{name}"))
         raise TrainingError(f"{shown}: no {WEIGHTS} here; {next(why, 'save the model there')}") from None
     except OSError as error:
@@ -208,10 +208,8 @@ def _shown(address: str) -> str:
 def _bytes(address: str, name: str) -> bytes | None:
     """A file's contents, None where there is no such file."""
     try:
-        with fsspec.open(f"{address}/{name}", "rb") as file:
-            data: bytes = file.read()
+        return read_file(f"{address}/{name}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ImportError, ValueError) as error:
         raise TrainingError(f"{_shown(address)}/{name}: cannot be read ({error}); check the address") from error
-    return data

@@ -21,17 +21,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from . import lease, staging
-from .errors import DamagedOutputError, PipelineError, SettingsError
-from .retries import RetryingFileSystem
+from . import lease, staging, stores
+from .errors import DamagedOutputError, PipelineError
+from .files import file_digest, file_system
 
 MANIFEST = "manifest.json"
 LEASES = "leases"
 _KEY_LENGTH = 20  # hexadecimal digits: 80 bits
-_CHUNK = 1 << 20
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
 logger = logging.getLogger(__name__)
@@ -91,33 +89,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def file_digest(address: str) -> str:
-    """The sha256 of a file at any fsspec address, in hexadecimal."""
-    fs, path = _file_system(address)
-
-    def hashed(fs: Any) -> str:
-        hasher = hashlib.sha256()
-        with fs.open(path, "rb") as file:
-            while chunk := file.read(_CHUNK):
-                hasher.update(chunk)
-        return hasher.hexdigest()
-
-    return fs.run(hashed) if isinstance(fs, RetryingFileSystem) else hashed(fs)
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """The file system at an address, patient where it is not local, and the path within it."""
-    fs, path = fsspec.url_to_fs(address)
-    return (fs if isinstance(fs, LocalFileSystem) else RetryingFileSystem(fs, address.rstrip("/"))), path
-
-
 def open_output(address: str) -> Output:
     """Open a published output and check that its files are there with their sizes.
 
     :raises PipelineError: there is no manifest.
     :raises DamagedOutputError: the manifest is unreadable, or a file is missing or of another size.
     """
-    fs, path = _file_system(address)
+    fs, path = file_system(address)
     return _open(fs, path, address)
 
 
@@ -167,10 +145,8 @@ class Store:
     """The root under which all outputs live: a local folder or an fsspec address such as `s3://bucket/bert`."""
 
     def __init__(self, root: str) -> None:
-        try:
-            fs, path = _file_system(root)
-        except (ImportError, ValueError) as error:
-            raise SettingsError(f"BERT_STORE: {error}; wanted a folder, or an address that fsspec can open here") from error
+        stores.check("BERT_STORE", root)
+        fs, path = file_system(root)
         self._fs = fs
         self.local_root = isinstance(fs, LocalFileSystem)
         self.root = str(Path(path).absolute()) if self.local_root else root.rstrip("/")

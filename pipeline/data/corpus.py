@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors, storage
+from ..addresses import without_credentials
 from ..settings import CorpusSettings
-from . import canonical, documents, download, fingerprint, held_out, layout, sample, seen, sources, wikitext
+from . import canonical, documents, fingerprint, held_out, layout, sample, seen, sources, wikitext
 from .counts import Counts
 from .wikitext import WikiText
 
@@ -187,7 +188,7 @@ def _full(address: str) -> str:
 def _shown(address: str) -> str:
     """The address without credentials; a local one in full, since it is read elsewhere and later."""
     if "://" in address:
-        return download.without_credentials(address)
+        return without_credentials(address)
     return str(Path(address).expanduser().absolute())
 
 

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..files import file_system, open_file
 from ..settings import TextSettings
 from ..storage import Output
 from .parallel import map_in_threads
@@ -72,12 +72,12 @@ class DocumentReader:
 
     def size(self) -> int:
         """Bytes of the text."""
-        fs, path = fsspec.url_to_fs(self.address)
+        fs, path = file_system(self.address)
         return int(fs.size(path))
 
     def blocks(self) -> Iterator[bytes]:
         """The text in blocks of whole documents, few megabytes each but where one document is longer."""
-        with fsspec.open(self.address, "rb") as file:
+        with open_file(self.address) as file:
             rest = b""
             while block := file.read(_BLOCK):
                 rest += block

@@ -19,6 +19,7 @@ from email.message import Message
 from pathlib import Path
 from typing import BinaryIO
 
+from ..addresses import without_credentials
 from ..errors import DownloadError
 from .connection import open_request, user_agent
 
@@ -53,18 +54,6 @@ class _Progress:
     received: int = 0
     validator: str | None = None
     size: int | None = None
-
-
-def without_credentials(address: str) -> str:
-    """An address as it may be shown and recorded: without user, password, query (signatures stand there) or fragment."""
-    parts = []
-    for link in address.split("::"):  # fsspec chains addresses
-        scheme, mark, rest = link.partition("://")
-        if mark and scheme != "file":
-            host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
-            link = f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-        parts.append(link)
-    return "::".join(parts)
 
 
 def fetch_file(url: str, target: Path, *, max_bytes: int) -> None:

@@ -16,13 +16,14 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from ..addresses import without_credentials
+from ..files import find_file_system
 from ..settings import CorpusSettings
 from ..storage import digest
 from . import sources, web
-from .download import ask_about, without_credentials
+from .download import ask_about
 
 SETTLED_SECONDS = 2.0  # what changed less long ago may change again under the same time, which some keep in steps of 2 s
 ANSWER_SECONDS = 5.0  # for a web server, over all that it is asked
@@ -71,7 +72,7 @@ def take(address: str, settings: CorpusSettings = sources.DEFAULT) -> Fingerprin
 def _of_files(address: str, settings: CorpusSettings) -> Facts:
     if "::" in address:
         raise _Untrusted("what stands in an archive has the time that its maker gave it")
-    fs, path = fsspec.url_to_fs(address)
+    fs, path = find_file_system(address)
     fs.invalidate_cache()  # a listing from before would hide a change
     files = sources.list_files(fs, path, address, settings)
     told = _told_by_disk if isinstance(fs, LocalFileSystem) else _told_by_store

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from ..addresses import without_credentials
 from ..errors import CorpusError
+from ..files import find_file_system
 from ..settings import CorpusSettings
 from . import documents, layout, records, web
 from .canonical import Part
 from .counts import Counts
 from .decoding import decode
-from .download import without_credentials
 from .forms import Budget, File, Opener, member_opener, open_zip
 from .layout import AUTO, JSON_LINES, PARQUET, FileName, base_name, wanted
 
@@ -114,7 +114,7 @@ class _Finder:
 
     def find(self, address: str, name: str) -> Source:
         try:
-            fs, path = fsspec.url_to_fs(address)
+            fs, path = find_file_system(address)
             is_pattern = is_glob(fs, path)
             name = name or address_name(_fixed_part(path) if is_pattern else path)  # the whole path, so that `.` has a name too
             found = list_files(fs, path, self.label, self.settings)

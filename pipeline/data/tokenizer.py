@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -20,7 +19,8 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
-from ..errors import DamagedOutputError
+from ..errors import DamagedOutputError, PipelineError
+from ..files import read_file
 from ..ragged import offsets_of, spans
 from ..storage import Output
 from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS, TokenTable
@@ -137,11 +137,12 @@ class Vocabulary:
     def open(cls, output: Output) -> Self:
         """Read a published vocabulary.
 
-        :raises DamagedOutputError: the file is not a tokenizer.
+        :raises DamagedOutputError: the file is missing, or not a tokenizer.
         """
         try:
-            with fsspec.open(output.file(TOKENIZER), "rb") as file:
-                return cls(Tokenizer.from_str(file.read().decode()))
+            return cls(Tokenizer.from_str(read_file(output.file(TOKENIZER)).decode()))
+        except PipelineError:  # a store that is away says nothing of the file
+            raise
         except Exception as error:  # `tokenizers` raises bare Exception
             raise DamagedOutputError(
                 f"{output.file(TOKENIZER)}: not a readable tokenizer ({error}); delete its folder and run again"

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from ..errors import CorpusError, PipelineError
+from ..addresses import without_credentials
+from ..errors import CorpusError, PipelineError, StoreUnavailableError
+from ..files import read_file
 from ..settings import Preset, TextSettings
 from ..storage import Output, Recipe, Store, digest
 from ..tokens import TOKENIZER, WORD_LEVEL_TOKENS, TokenTable
 from .documents import DocumentReader, digests_of, numbers_of, split_label, wanted_text
-from .download import without_credentials
 from .parallel import map_in_threads
 from .sentences import split_sentences
 from .tokenizer import Vocabulary, split_words
@@ -113,11 +113,12 @@ def _bring_tokenizer(store: Store, address: str, *, whole_word: bool) -> Output:
     """
     shown = f"vocabulary.file: {without_credentials(address)}"
     try:
-        with fsspec.open(address, "rb") as file:
-            contents: bytes = file.read()
+        contents = read_file(address)
         vocabulary = Vocabulary(Tokenizer.from_str(contents.decode()))
         TokenTable.read(json.loads(contents))  # of tokens that share an id the library forgets all but one
         vocabulary.encode(pa.array([_RARE], pa.large_string()))  # raises where the model's unknown token is none of its tokens
+    except StoreUnavailableError:
+        raise
     except Exception as error:  # `tokenizers` and fsspec's file systems raise what they like
         raise PipelineError(f"{shown}: not a tokenizer that can be used ({error}); wanted a tokenizer.json of `tokenizers`") from error
     if not len(vocabulary.table.words):

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ..addresses import without_credentials
 from . import layout
-from .download import FetchError, fetch_file, without_credentials
+from .download import FetchError, fetch_file
 
 LAYOUTS: tuple[Mapping[str, str], ...] = (
     {"train": "wiki.train.tokens", "valid": "wiki.valid.tokens", "test": "wiki.test.tokens"},

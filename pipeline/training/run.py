@@ -10,27 +10,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import fsspec
-
+from ..addresses import refuse_credentials
 from ..encoder_format import CONFIG, shape_of
 from ..errors import TrainingError
+from ..files import read_file
 from ..model.encoder import EncoderShape
 from ..section import Settings
 from ..settings import ModelSettings, Preset, ShardSettings, TrainingSettings
 from ..shards import shard_buckets
 from ..storage import Output, Recipe, Store
+from ..stores import check_shared
 
 FORMAT = 3
 STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
+_BUCKETS = ("train", "valid", "train_long", "valid_long")
 _TYPES = {
     "store": str,
     "work": str,
     "vocabulary": str,
     "vocabulary_size": int,
-    **dict.fromkeys(("train", "valid", "train_long", "valid_long"), list),
+    **dict.fromkeys(_BUCKETS, list),
     "inputs": dict,
     "encoder": str,
 }
@@ -140,7 +142,7 @@ def _check_encoder(store: Store, encoder: Output, preset: Preset, train: Output)
 def read_run(path: Path) -> RunSettings:
     """Read a run.
 
-    :raises TrainingError: the file is missing or not a run; SettingsError: a setting in it is invalid.
+    :raises TrainingError: the file is missing or not a run; SettingsError: a setting in it is invalid, or an address holds credentials.
     """
     try:
         values: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -155,11 +157,14 @@ def read_run(path: Path) -> RunSettings:
     for name, kind in _TYPES.items():
         if not isinstance(values[name], kind):
             raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
+    if values["store"]:  # a plan's is empty
+        check_shared(f"{path}: store", values["store"])
+    for address in (values["vocabulary"], values["encoder"], *(bucket for name in _BUCKETS for bucket in values[name])):
+        refuse_credentials(f"{path}", str(address))
     sections: dict[str, type[Settings]] = {"shards": ShardSettings, "model": ModelSettings, "training": TrainingSettings}
     return RunSettings(**values | {name: kind.read(values[name]) for name, kind in sections.items()})
 
 
 def read_metrics(run: Output) -> list[dict[str, Any]]:
     """The rows of a finished run's `metrics.jsonl`."""
-    with fsspec.open(run.file(METRICS), "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in read_file(run.file(METRICS)).splitlines()]

@@ -6,7 +6,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline.storage import file_digest
+from pipeline.files import file_digest
 
 from .command import NAME, FaultError, Flow
 

@@ -51,6 +51,11 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--set", "model.num_attention_heads=3"], "model.num_attention_heads: got 3, wanted a divisor"),
         (["--set", "shards.max_length=2000"], "shards.max_length: got 2000, wanted at most"),
         (["--warm-start", "models:/bert-tiny"], "--warm-start: got 'models:/bert-tiny', wanted previous, models:/NAME/NUMBER"),
+        (["--warm-start", "s3://key:HIDDEN@bucket/bert"], "--warm-start: got s3://bucket/bert with a user, a password or a query, wanted"),
+        (
+            ["--set", "vocabulary.kind=file", "--set", "vocabulary.file=https://host/tokenizer.json?signature=HIDDEN"],
+            "vocabulary.file: got https://host/tokenizer.json with a user, a password or a query, wanted",
+        ),
         (["--vocabulary-from", "models:/bert-tiny"], "--vocabulary-from: got 'models:/bert-tiny', wanted previous"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

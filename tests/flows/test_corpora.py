@@ -17,6 +17,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mlflow.tracking import MlflowClient
 from moto.server import ThreadedMotoServer
 
 from tests.conftest import sentences
@@ -25,16 +26,19 @@ from tests.pipeline.data.loopback import serve, whole
 from .conftest import ROOT, Stack
 
 FORMS = {"wikitext": "train.txt", "text": "train.txt.xz", "json-lines": "train.jsonl.gz", "parquet": "train.parquet"}
-WHERE = {"wikitext": "local", "text": "HTTP", "json-lines": "S3", "parquet": "local"}
+WHERE = {"wikitext": "S3", "text": "HTTP", "json-lines": "local", "parquet": "S3"}
+SECRET = "HIDDENbyTheEnvironment"
 RUN = """
-import json, sys
+import json, os, sys
 import fsspec
+from pipeline.addresses import without_credentials
 from flows.pretrain_bert import pretrain_bert
 given = json.loads(sys.argv[1])
 fsspec.filesystem("memory").pipe("/kept/train.jsonl", given["memory"].encode())
 results = {}
 for name, address in given["addresses"].items():
-    result = pretrain_bert(corpus=address, preset="mini", model_name=given["model"], **given["settings"])
+    os.environ["BERT_CORPUS"] = address
+    result = pretrain_bert(corpus=without_credentials(address), preset="mini", model_name=given["model"], **given["settings"])
     results[name] = {"version": result["version"], "encoder": result["encoder"], "note": result["note"], "samples": result["samples"]}
 print(json.dumps(results))
 """
@@ -82,8 +86,8 @@ def s3() -> Iterator[str]:
 def results(stack: Stack, s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What the flow gave for each form and kind of address."""
     folder, addresses = tmp_path_factory.mktemp("corpora"), dict[str, str]()
-    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": s3, "AWS_DEFAULT_REGION": "us-east-1"}
-    bucket = fsspec.filesystem("s3", key="k", secret="s", endpoint_url=s3)
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": s3, "AWS_DEFAULT_REGION": "us-east-1"}
+    bucket = fsspec.filesystem("s3", key="k", secret=SECRET, endpoint_url=s3)
     bucket.mkdir("corpora")
     with serve() as web:
         for form, contents in files().items():
@@ -92,7 +96,8 @@ def results(stack: Stack, s3: str, tmp_path_factory: pytest.TempPathFactory) -> 
             (folder / form / name).write_bytes(contents)
             web.answers[f"/{form}/{name}"] = whole(contents)
             bucket.pipe(f"corpora/{form}/{name}", contents)
-            known = {"local": str(folder / form), "HTTP": web.url(f"/{form}/{name}"), "S3": f"s3://corpora/{form}/*"}
+            web_address = web.url(f"/{form}/{name}?signature={SECRET}").replace("//", f"//me:{SECRET}@")
+            known = {"local": str(folder / form), "HTTP": web_address, "S3": f"s3://corpora/{form}/*"}
             addresses[form] = known[WHERE[form]]
         addresses["memory"] = "memory://kept"
         memory = "".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in documents())
@@ -106,6 +111,7 @@ def results(stack: Stack, s3: str, tmp_path_factory: pytest.TempPathFactory) -> 
             timeout=500,
         )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert SECRET not in done.stdout + done.stderr
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -122,3 +128,18 @@ def test_the_same_documents_are_one_encoder_whatever_their_form_and_address(resu
     without = {result["encoder"] for name, result in results.items() if name != "wikitext"}
     assert len(without) == 1
     assert with_titles not in without, "titles make WikiText's another text"
+
+
+def test_nothing_that_is_recorded_holds_the_credentials_of_corpus_and_store(stack: Stack, results: dict[str, dict[str, Any]]) -> None:
+    """Prefect's parameters, logs and artifacts, MLflow's parameters and tags, manifests: by their servers, and in every file."""
+    runs = stack.ask("flow_runs/filter", {})
+    said = [entry["message"] for entry in stack.ask("logs/filter", {"limit": 200})]
+    shown = stack.ask("artifacts/filter", {})
+    client = MlflowClient(stack.mlflow)
+    versions = client.search_model_versions("name = 'bert-of-each-form'")
+    trained = [client.get_run(version.run_id).data for version in versions]
+    recorded = json.dumps([runs, said, shown]) + repr(versions) + repr(trained)
+    assert "http://127.0.0.1" in recorded and "s3://corpora" in recorded
+    files = [path for path in stack.folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
+    assert any(b"s3://corpora/wikitext/" in path.read_bytes() for path in files if path.name == "manifest.json")
+    assert SECRET not in recorded and not [path for path in files if SECRET.encode() in path.read_bytes()]

@@ -121,7 +121,9 @@ def test_the_database_serves_a_run_without_the_server(finished: Stack, tmp_path:
 def test_the_server_refuses_wrong_parameters(finished: Stack) -> None:
     ours = {"flows": {"name": {"any_": ["pretrain-bert"]}}}
     before = len(finished.ask("flow_runs/filter", ours))
-    for wrong in ({"preset": "huge"}, {"steps": 0}, {"training_settings": {"learning_rat": 1.0}}):
+    secret = "s3://key:HIDDEN@bucket/a"
+    wrongs = {"preset": "huge"}, {"steps": 0}, {"training_settings": {"learning_rat": 1.0}}, {"warm_start": secret}
+    for wrong in wrongs:
         done = run_deployment(finished, wrong)
         assert done.returncode != 0
         assert next(iter(wrong)) in done.stdout + done.stderr

@@ -83,6 +83,7 @@ GOOD: list[dict[str, Any]] = [
     {"preset": "mini", "corpus": "s3://b/*.jsonl.gz", "corpus_settings": {"text_column": "body"}, "text_settings": {"sentences": "line"}},
     {"warm_start": "models:/bert-tiny/3"},
     {"warm_start": "s3://bucket/bert-base"},
+    {"warm_start": "sftp://me@host/bert-base", "corpus": "sftp://me@host/texts/*.txt"},
 ]
 BAD: list[dict[str, Any]] = [
     {"preset": "huge"},
@@ -98,6 +99,7 @@ BAD: list[dict[str, Any]] = [
     {"model_settings": {"num_hidden_layers": 0}},
     {"corpus_settings": {"form": "pdf"}},
     {"vocabulary_settings": {"lowercase": "maybe"}},
+    {"vocabulary_settings": {"kind": "file", "file": "s3://key:HIDDEN@bucket/tokenizer.json"}},
 ]
 
 
@@ -112,6 +114,13 @@ def test_bad_parameters_are_refused_on_the_server_and_in_the_flow(schema: dict[s
     assert not is_valid(values, schema)
     with pytest.raises(ParameterTypeError):
         pretrain_bert.validate_parameters(values)
+
+
+@pytest.mark.parametrize("flow", [pretrain_bert, watch_corpus], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("parameter", ["corpus", "warm_start"])
+def test_an_address_with_credentials_is_refused_by_the_server_before_it_records_it(flow: Any, parameter: str) -> None:
+    for address in ("s3://key:HIDDEN@bucket/a", "https://host/a?signature=HIDDEN"):
+        assert not is_valid({parameter: address}, flow.parameters.model_dump())
 
 
 def test_the_default_parameters_are_good(schema: dict[str, Any]) -> None:

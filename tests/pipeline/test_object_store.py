@@ -4,8 +4,6 @@ import contextlib
 import errno
 import http.client
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,30 +17,19 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pipeline import lease, retries
+from pipeline import files, lease, retries
 from pipeline.data.build import build_shards
+from pipeline.data.documents import DocumentReader
+from pipeline.data.tokenizer import Vocabulary
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import PipelineError, StoreUnavailableError
 from pipeline.settings import Preset
-from pipeline.storage import MANIFEST, Output, Recipe, Store, open_output, verify_digests
+from pipeline.shards import read_shards, shard_buckets
+from pipeline.storage import MANIFEST, Output, Store, digest, open_output, verify_digests
+from tests.conftest import build
+from tests.pipeline.store_calls import RECIPE, contend, go_the_whole_way, use, write
 
-RECIPE = Recipe("things", 1, {"size": 3}, {})
 BUSY = b"<Error><Code>ServiceUnavailable</Code><Message>back soon</Message></Error>"
-CONTEND = """
-import sys, time
-from pathlib import Path
-from pipeline import lease
-from pipeline.storage import Store
-lease.POLL_SECONDS = 0.05
-store, log = Store(sys.argv[1]), Path(sys.argv[2])
-for _ in range(3):
-    with store.lease("run", "abc"):
-        with log.open("a") as file:
-            file.write("in\\n")
-        time.sleep(0.01)
-        with log.open("a") as file:
-            file.write("out\\n")
-"""
 
 
 @dataclass
@@ -173,35 +160,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(s3: Proxy) -> Store:
     return Store(f"s3://bert/{uuid4().hex}")
-
-
-def write(folder: Path) -> dict[str, int]:
-    (folder / "a.txt").write_text("alpha")
-    (folder / "sub").mkdir()
-    (folder / "sub" / "b.bin").write_bytes(bytes(1000))
-    (folder / "z.txt").write_text("omega")
-    return {"rows": 2}
-
-
-def refuse(folder: Path) -> dict[str, int]:
-    raise AssertionError("built again")
-
-
-def use(store: Store) -> None:
-    """Every call that a store makes."""
-    made = store.make(RECIPE, write, verify=True)
-    assert store.make(RECIPE, refuse, verify=True).manifest == made.manifest
-    verify_digests(open_output(made.address))
-    with store.local(made) as folder:
-        assert (folder / "a.txt").read_text() == "alpha" and (folder / "sub" / "b.bin").read_bytes() == bytes(1000)
-    store.overwrite(f"{store.root}/note", b"1")
-    assert store.read(f"{store.root}/note") == b"1" and store.read(f"{store.root}/none") is None
-    assert store.children(f"{store.root}/things") == [RECIPE.key] and store.children(f"{store.root}/none") == []
-    assert store.usage(made.address)[0] > 1010
-    store.delete(made.address)
-    assert store.find("things", RECIPE.key) is None and not store.children(made.address)
-    store.remove(f"{store.root}/note")
-    assert not store.children(f"{store.root}/leases")
 
 
 def test_every_call_works_on_a_store_in_good_health(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -343,10 +301,7 @@ def test_a_lease_whose_answer_got_lost_is_held_without_waiting(s3: Proxy, store:
 
 def test_never_two_at_once(s3: Proxy, store: Store, tmp_path: Path) -> None:
     s3.trouble("busy", 5, method="PUT")
-    children = [subprocess.Popen([sys.executable, "-c", CONTEND, store.root, str(tmp_path / "log")]) for _ in range(2)]
-    assert [child.wait(60) for child in children] == [0, 0]
-    assert (tmp_path / "log").read_text().split() == ["in", "out"] * 6
-    assert not store.children(f"{store.root}/leases"), "nothing is left of leases that were given up"
+    contend(store, tmp_path / "log")
 
 
 @pytest.mark.parametrize("away", ["sub/b.bin", ""])
@@ -382,6 +337,59 @@ def test_a_file_that_comes_by_half_is_fetched_again(s3: Proxy, store: Store, tim
     with store.local(made) as folder:
         assert (folder / "sub" / "b.bin").read_bytes() == bytes(1000)
     verify_digests(made)
+
+
+def test_a_block_that_comes_by_half_is_asked_for_again_from_its_offset(
+    s3: Proxy, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than the client tries; what came before is not fetched again."""
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    text = "".join(f"{number} .\n" for number in range(1000)).encode()
+    store.overwrite(f"{store.root}/train.tokens", text)
+    s3.requests.clear()
+    s3.trouble("cut", 8, method="GET", path="train.tokens")
+    address = f"{store.root}/train.tokens"
+    with files.open_file(address) as file:
+        head = file.read(1500)
+        fetched = len(s3.requests)
+        assert fetched > 8 and head + file.read() == text
+        assert file.seek(-3, 2) and file.read() == text[-3:]
+    assert b"".join(DocumentReader(address, "paragraph").blocks()) == text
+    assert files.read_file(address) == text and files.file_digest(address) == digest(text)
+
+
+def test_published_outputs_are_read_with_patience(
+    s3: Proxy, store: Store, small_preset: Preset, publish: Callable[..., Output], text: Callable[[int, int], str], tmp_path: Path
+) -> None:
+    """Every reader, each of whose files is refused more often than the client itself tries."""
+    corpus = publish(store, text(40, 1), text(10, 2))
+    built = build(store, corpus, small_preset)
+    for name in ("train.tokens", "tokenizer.json", "examples.parquet"):
+        s3.trouble("busy", 2, method="GET", path=name)
+    assert b"".join(DocumentReader.of(corpus, "train", small_preset.text).blocks()).decode() == text(40, 1)
+    assert len(Vocabulary.open(built.vocabulary)) == built.vocabulary.facts["size"]
+    buckets = shard_buckets(store, built.train)
+    assert len(read_shards(buckets)) == built.train.facts["counts"]["rows"]
+    assert not [trouble for trouble in s3.troubles if trouble.left], "each was met"
+
+
+def test_a_store_that_is_away_is_not_taken_for_damage(impatient: None, s3: Proxy, store: Store) -> None:
+    """Else a vocabulary that is there would be made again."""
+    vocabulary = Output(f"{store.root}/vocabulary/abc", {})
+    s3.trouble("busy", path="tokenizer.json")
+    with pytest.raises(StoreUnavailableError):
+        Vocabulary.open(vocabulary)
+
+
+def test_the_whole_way_on_s3(
+    store: Store,
+    tmp_path: Path,
+    small_preset: Preset,
+    publish: Callable[..., Output],
+    text: Callable[[int, int], str],
+    train: Callable[..., Any],
+) -> None:
+    go_the_whole_way(store, tmp_path / "work", publish(store, text(40, 1), text(10, 2)), small_preset, train)
 
 
 def test_shards_on_s3_are_those_of_a_local_store(

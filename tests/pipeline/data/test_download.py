@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.data import connection
-from pipeline.data.download import ATTEMPTS, FetchError, fetch_file, without_credentials
+from pipeline.data.download import ATTEMPTS, FetchError, fetch_file
 from tests.pipeline.data.loopback import Server, dead_url, in_turn, refusing_python, serve, status, stopping, whole
 
 DATA = bytes(range(256)) * 2000
@@ -137,17 +137,3 @@ def test_a_password_goes_to_its_server_only(server: Server, tmp_path):
 def test_an_address_that_is_none(url, tmp_path):
     with pytest.raises(FetchError, match="not an"):
         fetch(url, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("https://me:pw@host/a/b.zip?token=x#y", "https://host/a/b.zip"),
-        ("s3://key:secret@bucket/a", "s3://bucket/a"),
-        ("zip://x::https://me:pw@host/b.zip", "zip://x::https://host/b.zip"),
-        ("/a/b@c?d#e", "/a/b@c?d#e"),
-        ("file:///a/b?c", "file:///a/b?c"),
-    ],
-)
-def test_addresses_are_shown_without_credentials(address, shown):
-    assert without_credentials(address) == shown
