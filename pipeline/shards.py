@@ -8,7 +8,7 @@ Legend: R rows, N real tokens of all rows, M masked positions of all rows.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -173,21 +173,22 @@ class Examples:
         )
 
 
-def concatenate(parts: Sequence[Examples]) -> Examples:
-    """The rows of all, in their order.
+def concatenate(parts: Iterable[Examples]) -> Examples:
+    """The rows of all, in their order. Parts that nobody else holds are let go array by array.
 
     :raises DamagedOutputError: some have masks or labels and others have not.
     """
-    parts = [part for part in parts if len(part)] or [Examples.from_table(SCHEMA.empty_table())]
-    if len({(part.has_masks, part.has_labels) for part in parts}) > 1:
+    found = [part for part in parts if len(part)] or [Examples.from_table(SCHEMA.empty_table())]
+    if len({(part.has_masks, part.has_labels) for part in found}) > 1:
         raise DamagedOutputError("some shards have masks or labels and others have not; wanted shards of one set")
+    arrays = {entry.name: [getattr(part, entry.name) for part in found] for entry in fields(Examples)}
+    found.clear()
 
-    def offsets(name: str) -> IntArray:
-        return offsets_of(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+    def joined(name: str) -> IntArray:
+        values = arrays.pop(name)
+        return offsets_of(np.concatenate([np.diff(part) for part in values])) if name.endswith("offsets") else np.concatenate(values)
 
-    flat = [entry.name for entry in fields(Examples) if not entry.name.endswith("offsets")]
-    values = {name: np.concatenate([getattr(part, name) for part in parts]) for name in flat}
-    return Examples(**values, offsets=offsets("offsets"), mask_offsets=offsets("mask_offsets"))
+    return Examples(**{entry.name: joined(entry.name) for entry in fields(Examples)})
 
 
 def shard_buckets(store: Store, shards: Output) -> list[str]:
@@ -200,19 +201,31 @@ def write_shard(path: Path, examples: Examples) -> None:
     pq.write_table(examples.table(), path, compression="zstd", use_dictionary=False)  # ids in a dictionary take more room, and time
 
 
+def read_shard(data: bytes, address: str) -> Examples:
+    """Take the bytes of a shard apart.
+
+    :param address: where they are from.
+    :raises DamagedOutputError: they are no readable shard or have another schema.
+    """
+    try:
+        return Examples.from_table(pq.read_table(pa.BufferReader(data)))
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise DamagedOutputError(f"{address}: not a readable shard ({error}); run the flow again, which makes it anew") from error
+
+
 def read_shards(buckets: Sequence[str]) -> Examples:
     """Read the shards of buckets, in the order given, into one set of arrays.
 
-    :raises DamagedOutputError: a shard is not readable or has another schema; the message names it.
+    :raises DamagedOutputError: a shard is missing, not readable or has another schema; the message names it.
     """
-    parts = []
-    for bucket in buckets:
-        address = f"{bucket}/{SHARD}"
-        try:
-            # Read whole: a thread of Arrow's that lets go of a Python file at exit aborts the process.
-            parts.append(Examples.from_table(pq.read_table(pa.BufferReader(read_file(address)))))
-        except FileNotFoundError:
-            raise DamagedOutputError(f"{address}: missing; run the flow again, which makes it") from None
-        except (pa.ArrowException, ValueError, OSError) as error:
-            raise DamagedOutputError(f"{address}: not a readable shard ({error}); run the flow again, which makes it anew") from error
-    return concatenate(parts)
+    return concatenate(_read(f"{bucket}/{SHARD}") for bucket in buckets)
+
+
+def _read(address: str) -> Examples:
+    try:
+        data = read_file(address)  # whole: a thread of Arrow's that lets go of a Python file at exit aborts the process
+    except FileNotFoundError:
+        raise DamagedOutputError(f"{address}: missing; run the flow again, which makes it") from None
+    except OSError as error:
+        raise DamagedOutputError(f"{address}: not a readable shard ({error}); run the flow again, which makes it anew") from error
+    return read_shard(data, address)

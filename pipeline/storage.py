@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from . import lease, staging, stores
 from .errors import DamagedOutputError, PipelineError
-from .files import file_digest, file_system
+from .files import file_digest, file_system, read_file
 
 MANIFEST = "manifest.json"
 LEASES = "leases"
@@ -124,9 +124,27 @@ def verify_digests(output: Output) -> None:
     :raises DamagedOutputError: names the first file that differs.
     """
     for entry in output.manifest["files"]:
-        found = file_digest(output.file(entry["name"]))
-        if found != entry["sha256"]:
-            raise DamagedOutputError(f"{output.file(entry['name'])}: sha256 {found}, wanted {entry['sha256']}; the flow makes it again")
+        _compare(output.file(entry["name"]), file_digest(output.file(entry["name"])), entry["sha256"])
+
+
+def read_verified(output: Output, name: str) -> bytes:
+    """The bytes of one of an output's files, which are those that were published.
+
+    :raises DamagedOutputError: they differ, or the file is missing.
+    """
+    address = output.file(name)
+    wanted = next((entry["sha256"] for entry in output.manifest["files"] if entry["name"] == name), None)
+    try:
+        data = read_file(address)
+    except FileNotFoundError:
+        raise DamagedOutputError(f"{address}: missing; the flow makes it again") from None
+    _compare(address, digest(data), wanted)
+    return data
+
+
+def _compare(address: str, found: str, wanted: str | None) -> None:
+    if found != wanted:
+        raise DamagedOutputError(f"{address}: sha256 {found}, wanted {wanted}; the flow makes it again")
 
 
 @contextmanager

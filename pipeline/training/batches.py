@@ -1,8 +1,7 @@
-"""Examples -> batches, in an order that depends on the seed and the step alone.
+"""Examples -> batches.
 
-In: examples as flat arrays. Out: the batches of any step, for any rank. The decision that matters: the order is a
-function of (seed, epoch), so a position in the data is a step number and a resumed run needs no other state; whether
-the next batches are made ahead changes nothing.
+In: examples as flat arrays, and which of their rows a step takes. Out: the batches of any step, for any rank. The decision
+that matters: a batch is a function of its rows, so whether the next ones are made ahead changes nothing.
 """
 
 from collections.abc import Callable
@@ -20,37 +19,19 @@ from .masking import DynamicMasking
 from .stopwatch import Stopwatch
 
 
-class Order:
-    """The rows of each step; every example is seen once an epoch, whose last batch may be short."""
-
-    def __init__(self, examples: int, batch_size: int, seed: int) -> None:
-        self._examples, self._batch_size, self._seed = examples, batch_size, seed
-        self._steps = -(-examples // batch_size)
-        self._epoch, self._order = -1, np.empty(0, np.int64)
-
-    def rows(self, step: int) -> IntArray:
-        """The rows [B] of a step, counted from 0."""
-        epoch, place = divmod(step, self._steps)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._examples)
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
-
-    def epoch(self, step: int) -> int:
-        """The epoch of a step, both counted from 0."""
-        return step // self._steps
-
-
 @dataclass(frozen=True)
 class Rows:
     """The rows of a step, over all ranks.
 
     :param rows: [B], among the examples. :param epoch: decides on masks that are drawn while training.
+    :param numbers: as `make_batch` takes them.
     """
 
     examples: Examples
     rows: IntArray
     epoch: int = 0
     masking: DynamicMasking | None = None
+    numbers: IntArray | None = None
 
 
 class BatchLoader:
@@ -58,12 +39,16 @@ class BatchLoader:
 
     :param rows: gives the rows of a step, counted from 0.
     :param micro_batch_size: the most rows of a batch; 0: a step is one batch.
+    :param steps: after the last of which nothing is made ahead; None: always.
     :param ahead: a thread makes the next step's batches while one is trained on. For a GPU: on a CPU they take a few
         milliseconds, and a second thread that calls torch has OpenMP send the step's own threads to sleep between loops.
     """
 
-    def __init__(self, rows: Callable[[int], Rows], world: World, *, micro_batch_size: int = 0, ahead: bool = False) -> None:
+    def __init__(
+        self, rows: Callable[[int], Rows], world: World, *, micro_batch_size: int = 0, ahead: bool = False, steps: int | None = None
+    ) -> None:
         self._rows, self._world, self._micro_batch_size, self._works_ahead = rows, world, micro_batch_size, ahead
+        self._steps = steps
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: dict[int, Future[tuple[list[Batch], int]]] = {}
         self.waiting = Stopwatch()
@@ -77,7 +62,7 @@ class BatchLoader:
         with self.waiting:
             ahead = self._ahead.pop(step, None)
             batches, rows = ahead.result() if ahead else self._make(step)
-        if self._works_ahead:
+        if self._works_ahead and step + 1 != self._steps:
             self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
         return batches, rows
 
@@ -90,7 +75,7 @@ class BatchLoader:
         own = by_length(found.examples, found.rows[self._world.rank :: self._world.size])
         size = self._micro_batch_size or max(len(own), 1)
         parts = [own[start : start + size] for start in range(0, max(len(own), 1), size)]  # a rank without a row has an empty batch
-        batches = [make_batch(found.examples, part, on_gpu or None, found.masking, found.epoch) for part in parts]
+        batches = [make_batch(found.examples, part, on_gpu or None, found.masking, found.epoch, found.numbers) for part in parts]
         return [batch.pin_memory() for batch in batches] if on_gpu else batches, len(found.rows)
 
 
@@ -100,18 +85,24 @@ def by_length(examples: Examples, rows: IntArray) -> IntArray:
 
 
 def make_batch(
-    examples: Examples, rows: IntArray, padded: bool | None = None, masking: DynamicMasking | None = None, epoch: int = 0
+    examples: Examples,
+    rows: IntArray,
+    padded: bool | None = None,
+    masking: DynamicMasking | None = None,
+    epoch: int = 0,
+    numbers: IntArray | None = None,
 ) -> Batch:
     """The batch of some rows, shorter ones first, so that rows of one length are neighbours.
 
     :param padded: see `Layout`; a GPU wants few large kernels, so a grid.
     :param masking: draws the epoch's masks; None: the examples have them.
+    :param numbers: [R], what the examples' rows are to the masking; None: their places.
     """
     rows = by_length(examples, rows)
     tokens, offsets = _values_of(examples.offsets, rows)
     input_ids = examples.input_ids[tokens]
     if masking:
-        drawn = masking.draw(input_ids, offsets, rows, epoch)
+        drawn = masking.draw(input_ids, offsets, rows if numbers is None else numbers[rows], epoch)
         input_ids, positions, labels, mask_counts = drawn.input_ids, drawn.positions, drawn.labels, np.diff(drawn.offsets)
     else:
         masks, mask_offsets = _values_of(examples.mask_offsets, rows)

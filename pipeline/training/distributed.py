@@ -6,21 +6,24 @@ In: the environment that torchrun sets; without it, one process. Out: rank, devi
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import TrainingError
+from ..errors import PipelineError, TrainingError
 from ..lease import Lease
 from ..storage import Store
 from .run import STAGE, RunSettings
 
 LOCK = "lock"
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,27 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do what may fail on this rank alone, with no sum over ranks in it; where it fails on any, all fail here.
+
+        :raises TrainingError: of a rank that did not fail, with what the first that did says.
+        """
+        if self.size == 1:
+            return work()
+        found: T | None = None
+        failure: PipelineError | OSError | None = None
+        try:
+            found = work()
+        except (PipelineError, OSError) as error:
+            failure = error
+        said: list[str] = [""] * self.size
+        dist.all_gather_object(said, str(failure or ""))
+        if failure:
+            raise failure
+        if first := next(filter(None, said), ""):
+            raise TrainingError(first)
+        return cast(T, found)
 
     def wait(self) -> None:
         """Wait until every rank is here."""

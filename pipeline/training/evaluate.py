@@ -1,40 +1,44 @@
 """Held-out losses and accuracies, over every example of a split."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from ..model.pretraining import Batch, BertForPretraining, losses
-from ..shards import Examples
 from .batches import make_batch
 from .distributed import World
 from .masking import DynamicMasking
+from .split import LoadedWindow
 
 
-def _share(examples: Examples, masking: DynamicMasking | None, batch_size: int, world: World) -> Iterator[Batch]:
+def _share(windows: Iterable[LoadedWindow], masking: DynamicMasking | None, batch_size: int, world: World) -> Iterator[Batch]:
     padded = world.device.type == "cuda" or None
-    rows = np.arange(world.rank, len(examples), world.size)
-    for start in range(0, len(rows), batch_size):
-        yield make_batch(examples, rows[start : start + batch_size], padded, masking).to(world.device)
+    for window in windows:
+        rows = np.arange(world.rank, len(window.numbers), world.size)
+        for start in range(0, len(rows), batch_size):
+            part = rows[start : start + batch_size]
+            yield make_batch(window.examples, part, padded, masking, numbers=window.numbers).to(world.device)
+        del window  # before another is read
 
 
 @torch.no_grad()
 def evaluate(
-    model: BertForPretraining, examples: Examples, batch_size: int, world: World, masking: DynamicMasking | None = None
+    model: BertForPretraining, windows: Iterable[LoadedWindow], batch_size: int, world: World, masking: DynamicMasking | None = None
 ) -> dict[str, float]:
     """Mean losses in nats and accuracies in [0, 1] over all examples, the last short batch included.
 
     Every rank takes its share of the rows and gets the result of all.
 
+    :param windows: of the split, of which one is in memory at a time.
     :param masking: draws the masks, those of epoch 0 each time; None: the examples have them.
     :returns: without the figures of next-sentence prediction where no row has a pair.
     """
     training = model.training
     model.eval()
     totals = torch.zeros(6, dtype=torch.float64, device=world.device)
-    for batch in _share(examples, masking, batch_size, world):
+    for batch in _share(windows, masking, batch_size, world):
         mlm_logits_MV, next_sentence_logits_B2 = model.logits(batch)
         mlm_sum = F.cross_entropy(mlm_logits_MV, batch.labels, reduction="sum")
         found = losses(mlm_sum, next_sentence_logits_B2, batch)

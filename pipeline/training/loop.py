@@ -50,10 +50,10 @@ class Trainer:
 
     def __init__(self, run: RunSettings, world: World, lease: Lease | None = None) -> None:
         self.run, self.world, self.lease = run, world, lease
-        self.parts = read_parts(run)
+        self.parts = read_parts(run, world)
         self.losses = [name for name in LOSSES if name == "mlm_loss" or run.shards.pairs != "none"]
         ahead = world.device.type == "cuda"
-        self.loader = BatchLoader(self._rows, world, micro_batch_size=run.training.micro_batch_size, ahead=ahead)
+        self.loader = BatchLoader(self._rows, world, micro_batch_size=run.training.micro_batch_size, ahead=ahead, steps=run.training.steps)
         self.precision = chosen_precision(run.training.precision, world.device)
         self.saving = Stopwatch()
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
@@ -77,9 +77,7 @@ class Trainer:
 
     def _rows(self, step: int) -> Rows:
         """The rows of a step, counted from 0."""
-        part = part_of(self.parts, step)
-        own = step - part.first
-        return Rows(part.train, part.order.rows(own), part.order.epoch(own), part.masking)
+        return part_of(self.parts, step).rows(step)
 
     def take_step(self) -> None:
         """One update. The loss is mean MLM loss + mean next-sentence loss, over the whole batch (Devlin et al., A.2)."""
@@ -132,7 +130,7 @@ class Trainer:
             self.metrics.flush()
         part, size = part_of(self.parts, max(self.step - 1, 0)), self.settings.micro_batch_size or self.settings.batch_size
         with autocast(self.precision, self.world.device):
-            figures = evaluate(self.model, part.valid, size, self.world, part.masking)
+            figures = evaluate(self.model, part.valid.windows(), size, self.world, part.masking)
         figures["unigram_loss"] = part.unigram_loss
         if self.metrics:
             self.metrics.resume_clock()

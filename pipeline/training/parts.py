@@ -6,56 +6,65 @@ lands where it was.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..errors import TrainingError
-from ..shards import Examples, IntArray, read_shards
-from ..storage import open_output, verify_digests
-from .batches import Order
+from ..shards import IntArray
+from .batches import Rows
+from .distributed import World
 from .masking import DynamicMasking, read_table
+from .order import Order
 from .run import RunSettings
+from .split import LoadedWindow, Split, cache_of
 from .unigram import unigram_loss
-
-_ROWS_AT_ONCE = 4096
+from .windows import Windows
 
 
 @dataclass(frozen=True)
 class Part:
     """Steps that take their rows from one set of shards.
 
-    :param first: steps before it. :param order: of its rows, from its own step 0.
+    :param first: steps before it. :param windows: its rows, from its own step 0.
     :param masking: how masks are drawn; None: the examples have them.
     :param unigram_loss: what the held-out masked-language-model loss has to beat.
     """
 
     first: int
-    train: Examples
-    valid: Examples
-    order: Order
+    train: Split
+    valid: Split
+    windows: Windows
     masking: DynamicMasking | None
     unigram_loss: float
 
+    def rows(self, step: int) -> Rows:
+        """The rows of a step of the run, counted from 0."""
+        epoch, window, rows = self.windows.rows(step - self.first)
+        return Rows(window.examples, rows, epoch, self.masking, window.numbers)
 
-def read_parts(run: RunSettings) -> list[Part]:
-    """Read the shards of each part, in the order of their steps.
+
+def read_parts(run: RunSettings, world: World) -> list[Part]:
+    """Go through the shards of each part, in the order of their steps, each rank through its share of them.
 
     :raises DamagedOutputError: names the shard. :raises TrainingError: there is none for the steps on long rows, or a
-        shard was made with another vocabulary.
+        shard was made with another vocabulary, or another rank met one of these.
     """
-    table = read_table(run) if run.shards.masking == "dynamic" else None
-    long_steps = run.training.long_steps
+    training, long_steps = run.training, run.training.long_steps
     if long_steps and not run.train_long:
         raise TrainingError(f"training.long_ratio: got {long_steps} steps on long rows, but no shards of them; make them, or set it to 0")
-    wanted = [(0, run.train, run.valid, run.shards)]
+    table = world.together(partial(read_table, run)) if run.shards.masking == "dynamic" else None
+    cache = cache_of(run)
+    wanted = [(0, training.steps - long_steps, run.train, run.valid, run.shards)]
     if long_steps:
-        wanted.append((run.training.steps - long_steps, run.train_long, run.valid_long, run.shards.of_long_part()))
+        wanted.append((training.steps - long_steps, long_steps, run.train_long, run.valid_long, run.shards.of_long_part()))
     parts = []
-    for first, train_buckets, valid_buckets, settings in wanted:
-        train, valid = (_read(buckets, run.vocabulary_size) for buckets in (train_buckets, valid_buckets))
+    for first, steps, train_buckets, valid_buckets, settings in wanted:
+        train, valid = (Split(buckets, run, world, cache) for buckets in (train_buckets, valid_buckets))
         masking = DynamicMasking(settings, table) if table else None
-        level = unigram_loss(_label_counts(train, masking, run.vocabulary_size), _held_out_counts(valid, masking, run.vocabulary_size))
-        parts.append(Part(first, train, valid, Order(len(train), run.training.batch_size, run.training.seed), masking, level))
+        order = Order(train.rows, training.batch_size, training.seed, training.shuffle_buffer_rows)
+        level = _unigram_loss(train, valid, masking, run.vocabulary_size)
+        parts.append(Part(first, train, valid, Windows(train, order, steps), masking, level))
     return parts
 
 
@@ -64,35 +73,20 @@ def part_of(parts: list[Part], step: int) -> Part:
     return next(part for part in reversed(parts) if step >= part.first)
 
 
-def _read(buckets: list[str], vocabulary_size: int) -> Examples:
-    """Shards whose bytes are those that were published.
+def _unigram_loss(train: Split, valid: Split, masking: DynamicMasking | None, vocabulary_size: int) -> float:
+    """Read every shard once, which compares its bytes with those that were published, and count its labels [V]."""
 
-    :raises DamagedOutputError: names the shard. :raises TrainingError: a shard was made with another vocabulary.
-    """
-    for bucket in buckets:
-        verify_digests(open_output(bucket))
-    examples = read_shards(buckets)
-    if len(examples.input_ids) and int(examples.input_ids.max()) >= vocabulary_size:
-        raise TrainingError(f"{buckets[0]}: got token {examples.input_ids.max()}, wanted tokens below {vocabulary_size}")
-    return examples
-
-
-def _label_counts(train: Examples, masking: DynamicMasking | None, vocabulary_size: int) -> IntArray:
-    """How often each token [V] is a label in training; of masks that are yet to be drawn, how often it can be one."""
-    if masking is None:
-        return np.bincount(train.masked_lm_labels, minlength=vocabulary_size)
-    return np.where(masking.table.never_masked, 0, np.bincount(train.input_ids, minlength=vocabulary_size))
-
-
-def _held_out_counts(valid: Examples, masking: DynamicMasking | None, vocabulary_size: int) -> IntArray:
-    """How often each token [V] is a label in an evaluation."""
-    counts = np.zeros(vocabulary_size, np.int64)
-    for start in range(0, len(valid), _ROWS_AT_ONCE):
-        offsets = valid.offsets[start : start + _ROWS_AT_ONCE + 1]
-        rows = np.arange(start, start + len(offsets) - 1)
+    def possible(window: LoadedWindow) -> IntArray:
+        """How often each token is a label in training; of masks that are yet to be drawn, how often it can be one."""
         if masking is None:
-            labels = valid.masked_lm_labels[valid.mask_offsets[rows[0]] : valid.mask_offsets[rows[-1] + 1]]
-        else:
-            labels = masking.draw(valid.input_ids[offsets[0] : offsets[-1]], offsets - offsets[0], rows, 0).labels
-        counts += np.bincount(labels, minlength=vocabulary_size)
-    return counts
+            return np.bincount(window.examples.masked_lm_labels, minlength=vocabulary_size)
+        return np.where(masking.table.never_masked, 0, np.bincount(window.examples.input_ids, minlength=vocabulary_size))
+
+    def held_out(window: LoadedWindow) -> IntArray:
+        """How often each token is a label in an evaluation."""
+        if masking is None:
+            return possible(window)
+        drawn = masking.draw(window.examples.input_ids, window.examples.offsets, window.numbers, 0)
+        return np.bincount(drawn.labels, minlength=vocabulary_size)
+
+    return unigram_loss(train.count(vocabulary_size, possible), valid.count(vocabulary_size, held_out))

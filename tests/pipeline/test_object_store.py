@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,20 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from pipeline import files, lease, retries
+from pipeline.clean import survey
 from pipeline.data.build import build_shards
 from pipeline.data.documents import DocumentReader
 from pipeline.data.tokenizer import Vocabulary
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import PipelineError, StoreUnavailableError
 from pipeline.settings import Preset
-from pipeline.shards import read_shards, shard_buckets
+from pipeline.shards import SHARD, read_shards, shard_buckets
 from pipeline.storage import MANIFEST, Output, Store, digest, open_output, verify_digests
+from pipeline.training.parts import read_parts
+from pipeline.training.run import plan_run
 from tests.conftest import build
 from tests.pipeline.store_calls import RECIPE, contend, go_the_whole_way, use, write
+from tests.pipeline.training.runs import ALONE
 
 BUSY = b"<Error><Code>ServiceUnavailable</Code><Message>back soon</Message></Error>"
 
@@ -390,6 +394,38 @@ def test_the_whole_way_on_s3(
     train: Callable[..., Any],
 ) -> None:
     go_the_whole_way(store, tmp_path / "work", publish(store, text(40, 1), text(10, 2)), small_preset, train)
+
+
+def test_training_reads_each_shard_once_from_s3_and_then_from_this_machine(
+    s3: Proxy, store: Store, tmp_path: Path, small_preset: Preset, publish: Callable[..., Output], text: Callable[[int, int], str]
+) -> None:
+    """Windows of two to three buckets over three epochs; a shard that comes by half is asked for again, a damaged copy fetched anew."""
+    preset = small_preset.override(shards={"buckets": 6}, training={"shuffle_buffer_rows": 40, "steps": 1000})
+    corpus = publish(store, text(40, 1), text(10, 2))
+    vocabulary = build_vocabulary(store, corpus, preset)
+    train, valid = (build_shards(store, corpus, vocabulary, split, preset) for split in ("train", "valid"))
+    run = plan_run(store, preset, train, valid, tmp_path / "work")
+    s3.requests.clear()
+    s3.trouble("cut", 1, method="GET", path=SHARD)
+    (part,) = read_parts(run, ALONE)
+
+    def fetched() -> int:
+        return sum(method == "GET" and path.endswith(SHARD) for method, path in s3.requests)
+
+    assert fetched() == len(run.train) + len(run.valid) + 1
+    steps = [step for step in range(200) if part.windows.order.window(step).epoch < 3]
+    assert sum(len(part.rows(step).rows) for step in steps) == 3 * len(part.train)
+    assert fetched() == len(run.train) + len(run.valid) + 1
+    kept = [path for path in (tmp_path / "work" / "cache").iterdir() if len(path.name) == 64]
+    assert len(kept) == len(run.train) + len(run.valid)
+    for path in kept:
+        path.write_bytes(b"damaged")
+    assert sum(len(part.rows(step).rows) for step in steps) == 3 * len(part.train)
+    assert fetched() == 2 * len(run.train) + len(run.valid) + 1
+    assert survey(Store(str(tmp_path)), Store(str(tmp_path))) == [], "a cache is no output to tidy away"
+    (without,) = read_parts(replace(run, work=str(tmp_path / "other" / "x"), training=replace(run.training, cache_gigabytes=0.0)), ALONE)
+    assert fetched() == 3 * len(run.train) + 2 * len(run.valid) + 1 and without.unigram_loss == part.unigram_loss
+    assert not (tmp_path / "other").exists()
 
 
 def test_shards_on_s3_are_those_of_a_local_store(

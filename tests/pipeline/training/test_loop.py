@@ -141,7 +141,7 @@ def test_a_run_of_two_parts_ends_with_figures_of_the_second(tmp_path: Path) -> N
     assert read_run(Path(run.work) / "run.json") == run
     output = train(run, ALONE)
     assert output is not None and output.facts["steps"] == 10 and output.facts["pairs"] == 8 + 3 + 8 + 3 + 8 + 3 + 8 + 5 + 5 + 5
-    assert output.facts["held_out"]["unigram_loss"] == read_parts(run)[1].unigram_loss
+    assert output.facts["held_out"]["unigram_loss"] == read_parts(run, ALONE)[1].unigram_loss
     assert "next_sentence_loss_mean" in output.facts
 
 

@@ -1,4 +1,4 @@
-"""Order, batches, learning rate, evaluation and metrics, each against a direct computation."""
+"""Batches, learning rate, evaluation and metrics, each against a direct computation."""
 
 import json
 import threading
@@ -14,12 +14,14 @@ from pipeline.model.encoder import EncoderShape
 from pipeline.model.pretraining import BertForPretraining
 from pipeline.settings import load_preset
 from pipeline.shards import Examples, read_shards, shard_buckets
-from pipeline.training.batches import BatchLoader, Order, Rows, make_batch
+from pipeline.training.batches import BatchLoader, Rows, make_batch
 from pipeline.training.distributed import World
 from pipeline.training.evaluate import evaluate
 from pipeline.training.loop import Trainer, derived_seed
 from pipeline.training.metrics import Metrics
+from pipeline.training.order import Order
 from pipeline.training.precision import chosen_precision
+from pipeline.training.split import LoadedWindow
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -27,15 +29,6 @@ ALONE = World(0, 1, torch.device("cpu"))
 @pytest.fixture
 def examples(small_built) -> Examples:
     return read_shards(shard_buckets(small_built.store, small_built.train))
-
-
-def test_every_example_comes_once_an_epoch_in_another_order_each_time() -> None:
-    order = Order(examples=25, batch_size=8, seed=0)
-    epochs = [[order.rows(step) for step in range(start, start + 4)] for start in (0, 4)]
-    assert [len(rows) for rows in epochs[0]] == [8, 8, 8, 1]
-    assert all(sorted(np.concatenate(epoch).tolist()) == list(range(25)) for epoch in epochs)
-    assert not np.array_equal(np.concatenate(epochs[0]), np.concatenate(epochs[1]))
-    assert np.array_equal(Order(25, 8, 0).rows(6), order.rows(6)), "a step's rows depend on the step alone"
 
 
 def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
@@ -62,10 +55,11 @@ def test_a_batch_holds_its_rows_one_after_another(examples: Examples) -> None:
 def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examples, small_built) -> None:
     torch.manual_seed(0)
     model = BertForPretraining(EncoderShape(small_built.vocabulary.facts["size"], 2, 16, 2, 32, 0.2, 0.2, 64, "deck")).train()
-    whole = evaluate(model, examples, len(examples), ALONE)
+    window = LoadedWindow.whole(examples)
+    whole = evaluate(model, [window], len(examples), ALONE)
     assert model.training
     for size in (1, 2, 7):
-        assert evaluate(model, examples, size, ALONE) == pytest.approx(whole, rel=1e-5)
+        assert evaluate(model, [window], size, ALONE) == pytest.approx(whole, rel=1e-5)
     model.eval()
     with torch.no_grad():
         rows = [model(make_batch(examples, np.array([row]))) for row in range(len(examples))]
@@ -74,7 +68,7 @@ def test_evaluation_counts_every_example_whatever_the_batch_size(examples: Examp
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Examples, ahead: bool) -> None:
-    order = Order(len(examples), 8, 0)
+    order = Order([len(examples)], 8, 0, len(examples))
     loader = BatchLoader(lambda step: Rows(examples, order.rows(step)), ALONE, ahead=ahead)
     for step in (0, 1, 2, 9, 3):
         (batch,), rows = loader.load(step)
@@ -83,6 +77,15 @@ def test_the_loader_gives_the_batch_of_any_step_and_ends_its_thread(examples: Ex
         assert torch.equal(batch.input_ids, wanted.input_ids) and torch.equal(batch.labels, wanted.labels)
     loader.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_after_the_last_step_nothing_is_made_ahead(examples: Examples) -> None:
+    asked: list[int] = []
+    loader = BatchLoader(lambda step: asked.append(step) or Rows(examples, np.array([step])), ALONE, ahead=True, steps=3)
+    for step in range(3):
+        loader.load(step)
+    loader.close()
+    assert asked == [0, 1, 2]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
