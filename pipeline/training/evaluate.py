@@ -16,7 +16,7 @@ from .masking import DynamicMasking
 def _share(examples: Examples, masking: DynamicMasking | None, batch_size: int, world: World) -> Iterator[Batch]:
     padded = world.device.type == "cuda" or None
     rows = np.arange(world.rank, len(examples), world.size)
-    for start in range(0, len(rows), batch_size):
+    for start in range(0, -(-len(examples) // world.size), batch_size):  # as many batches on each rank, as in training
         yield make_batch(examples, rows[start : start + batch_size], padded, masking).to(world.device)
 
 
