@@ -73,7 +73,7 @@ def _start(run: RunSettings, ranks: int, *, is_host: bool) -> int:
     if ranks > 1:  # torchrun would set one thread for each
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     try:
-        torchrun.run(torchrun.parse_args(arguments(run, ranks, is_host=is_host)))
+        torchrun.run(torchrun.parse_args(arguments(run, ranks, is_host=is_host)))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         raise TrainingError(_how_they_ended(error)) from error
     except SignalException as error:  # the ranks were ended with it
@@ -106,7 +106,8 @@ def _how_they_ended(error: ChildFailedError) -> str:
         ends.append(f"rank {rank} by {how}")
     killed = any(failure.exitcode == -signal.SIGKILL for failure in error.failures.values())
     hint = "; the kernel kills so where memory runs out: lower training.micro_batch_size" if killed else ""
-    return f"training ended {MAX_RESTARTS + 1} times without a reason, at last {', '.join(ends)}{hint}; the same command goes on from the last checkpoint"
+    ended = f"training ended {MAX_RESTARTS + 1} times without a reason, at last {', '.join(ends)}{hint}"
+    return f"{ended}; the same command goes on from the last checkpoint"
 
 
 def _wait_for_first(run: RunSettings, store: Store) -> bool:

@@ -101,9 +101,9 @@ def agent() -> int | None:
 
 def die_with_agent() -> None:
     """Have the kernel end this rank where its agent is killed, so that none outlives the training (Linux alone)."""
-    if sys.platform == "linux" and (parent := agent()):
+    if sys.platform == "linux" and AGENT in os.environ:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-        if os.getppid() != parent:
+        if not agent():  # it was killed before
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -284,6 +284,7 @@ def _publish(trainer: Trainer, weights: dict[str, Tensor], figures: dict[str, fl
         "torch": torch.__version__,
         "ranks": trainer.world.size,
         "nodes": trainer.world.nodes,
+        "data_parallel": run.training.data_parallel if trainer.world.size > 1 else "none",
         "settings": run.training.as_dict(),
         # Of this process, which may have gone on from a checkpoint.
         "precision": trainer.precision,
