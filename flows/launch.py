@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import pipeline
 from pipeline.errors import TrainingError
 from pipeline.lease import TOKEN
@@ -60,29 +58,20 @@ def train(run: RunSettings, on_line: OnLine, on_metrics: OnMetrics, *, count: in
     :raises TrainingError: training failed; the message is the child's own where it gave one.
     """
     work = Path(run.work)
-    count = count or device_count(run.training.device)
     held = {TOKEN: lease} if lease else {}
-    launch(command(work / FILE, count), work, on_line, on_metrics, environment(count) | held)
+    launch(command(work / FILE, count), work, on_line, on_metrics, environment() | held)
 
 
-def device_count(wanted: str) -> int:
-    """How many processes to train with: one for each GPU, or one. Does not initialise CUDA."""
-    return max(1, torch.cuda.device_count()) if wanted != "cpu" else 1
+def command(run_file: Path, count: int | None = None) -> list[str]:
+    """The training command; of several processes it is the agent, which starts them."""
+    return [sys.executable, "-m", "pipeline.training", str(run_file), *([f"--ranks={count}"] if count else [])]
 
 
-def command(run_file: Path, count: int) -> list[str]:
-    """The training command: plain Python for one process, torchrun for several."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"] if count > 1 else []
-    return [sys.executable, *torchrun, "-m", "pipeline.training", str(run_file)]
-
-
-def environment(count: int) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's environment, in which the child imports the same `pipeline`, whatever the working folder holds."""
     ours = str(Path(pipeline.__path__[0]).parent)
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     changed = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
-    if count > 1:  # torchrun would set one thread for each process
-        changed["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // count))
     return dict(os.environ) | changed
 
 

@@ -226,6 +226,8 @@ class TrainingSettings(Settings):
         if (self.nodes > 1) != bool(self.rendezvous):
             got = f"{self.rendezvous!r} with training.nodes {self.nodes}"
             raise SettingsError(f"training.rendezvous: got {got}, wanted HOST:PORT with several machines alone")
+        if self.data_parallel == "fsdp" and self.optimizer == "lamb":  # whose norms are those of whole weights
+            raise SettingsError("training.data_parallel: got fsdp with optimizer lamb, wanted ddp, or adam or adamw")
         if self.weight_decay and self.optimizer == "adam":
             raise SettingsError(f"training.weight_decay: got {self.weight_decay} with optimizer adam, wanted 0, or adamw or lamb")
 

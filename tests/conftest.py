@@ -115,9 +115,9 @@ def small_built(tmp_path: Path, small_preset: Preset) -> Built:
     return build(store, publish_text(store, random_text(40, 1), random_text(10, 2)), small_preset)
 
 
-def train_in_a_child(run: RunSettings, *, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def train_in_a_child(run: RunSettings, *options: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Train as the launcher does: in a child process."""
-    command = [sys.executable, "-m", "pipeline.training", str(Path(run.work) / "run.json")]
+    command = [sys.executable, "-m", "pipeline.training", str(Path(run.work) / "run.json"), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 

@@ -73,8 +73,10 @@ class BatchLoader:
     def _make(self, step: int) -> tuple[list[Batch], int]:
         found, on_gpu = self._rows(step), self._world.device.type == "cuda"
         own = by_length(found.examples, found.rows[self._world.rank :: self._world.size])
-        size = self._micro_batch_size or max(len(own), 1)
-        parts = [own[start : start + size] for start in range(0, max(len(own), 1), size)]  # a rank without a row has an empty batch
+        most = max(-(-len(found.rows) // self._world.size), 1)  # rows of a rank
+        size = self._micro_batch_size or most
+        # As many batches on each rank, since sharded weights are gathered for each; a rank with fewer rows has an empty one.
+        parts = [own[start : start + size] for start in range(0, most, size)]
         batches = [make_batch(found.examples, part, on_gpu or None, found.masking, found.epoch, found.numbers) for part in parts]
         return [batch.pin_memory() for batch in batches] if on_gpu else batches, len(found.rows)
 

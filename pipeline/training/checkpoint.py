@@ -2,19 +2,20 @@
 
 In: a training state. Out: `<store>/checkpoints/<run key>/step-…`, each a published folder. The decision that matters:
 a checkpoint is whole or absent, an older one goes only after a newer one is published, and a damaged one is passed
-over for the one before it.
+over for the one before it. Its tensors are whole too, so that any number of ranks goes on from it, however they share.
 """
 
 import logging
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import PipelineError, StoreUnavailableError
 from ..storage import Store, open_output, verify_digests
 from ..tensors import save_tensors
 from .optimizer import optimizer_state, restore_optimizer
+from .replicas import Replicas
 from .run import METRICS, RunSettings
 
 STATE = "state.safetensors"
@@ -31,13 +32,8 @@ class Checkpoints:
         self._store = Store(run.store)
         self._root = self._store.address(STAGE, run.key)
 
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: str) -> None:
-        """Publish the state after a step, then delete all but the newest few.
-
-        Dropout and order are functions of the step, so no generator's state is needed.
-        """
-        state = {f"model.{name}": value for name, value in model.state_dict().items()}
-        state |= {f"optimizer.{name}": value for name, value in optimizer_state(model, optimizer).items()}
+    def save(self, step: int, state: dict[str, Tensor], metrics: str) -> None:
+        """Publish the state after a step, then delete all but the newest few."""
         address = f"{self._root}/step-{step:09d}"
         with self._store.staging() as folder:
             save_tensors(folder / STATE, state)
@@ -46,7 +42,7 @@ class Checkpoints:
         for old in self._names()[: -self._run.training.keep_checkpoints]:
             self._store.delete(f"{self._root}/{old}")
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[str]]:
+    def load(self, shared: Replicas, optimizer: torch.optim.Optimizer) -> tuple[int, list[str]]:
         """Restore the newest checkpoint that is whole.
 
         :returns: its step and the lines of its metrics; (0, []) where there is none.
@@ -61,7 +57,7 @@ class Checkpoints:
                 logger.warning("checkpoint %s is passed over: %s", name, error)
                 continue
             with self._store.local(output) as folder:
-                _restore(load_file(folder / STATE), model, optimizer)
+                _restore(load_file(folder / STATE), shared, optimizer)
                 lines = (folder / METRICS).read_text("utf-8").splitlines()
             return int(output.manifest["step"]), lines
         return 0, []
@@ -76,9 +72,19 @@ class Checkpoints:
         return [name for name in self._store.children(self._root) if name.startswith("step-")]
 
 
-def _restore(state: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def training_state(shared: Replicas, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What a checkpoint holds, on the rank that writes; all ranks call this.
+
+    Dropout and order are functions of the step, so no generator's state is needed.
+    """
+    state = {f"model.{name}": value for name, value in shared.model.state_dict().items()}
+    state |= {f"optimizer.{name}": value for name, value in optimizer_state(shared.model, optimizer).items()}
+    return shared.gather(state)
+
+
+def _restore(state: dict[str, Tensor], shared: Replicas, optimizer: torch.optim.Optimizer) -> None:
     def of(owner: str) -> dict[str, Tensor]:
         return {name.removeprefix(owner): value for name, value in state.items() if name.startswith(owner)}
 
-    model.load_state_dict(of("model."))
-    restore_optimizer(of("optimizer."), model, optimizer)
+    shared.load(of("model."))
+    restore_optimizer(of("optimizer."), shared.model, optimizer, shared.placed)

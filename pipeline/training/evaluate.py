@@ -17,7 +17,7 @@ def _share(windows: Iterable[LoadedWindow], masking: DynamicMasking | None, batc
     padded = world.device.type == "cuda" or None
     for window in windows:
         rows = np.arange(world.rank, len(window.numbers), world.size)
-        for start in range(0, len(rows), batch_size):
+        for start in range(0, -(-len(window.numbers) // world.size), batch_size):  # as many batches on each rank, as in training
             part = rows[start : start + batch_size]
             yield make_batch(window.examples, part, padded, masking, numbers=window.numbers).to(world.device)
         del window  # before another is read

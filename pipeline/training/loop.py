@@ -9,31 +9,32 @@ import logging
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..encoder_format import WEIGHTS as ENCODER_WEIGHTS
 from ..encoder_format import from_transformers
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, TrainingError
 from ..lease import Lease
 from ..model.pretraining import Batch, BertForPretraining
 from ..settings import TrainingSettings
 from ..storage import Output, Store, open_output, verify_digests
 from ..tensors import save_tensors
 from .batches import BatchLoader, Rows
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, training_state
 from .distributed import World
 from .evaluate import evaluate
 from .metrics import LOSSES, Metrics, held_out_line, progress_line
 from .optimizer import learning_rate, make_optimizer, set_learning_rate
 from .parts import part_of, read_parts
 from .precision import autocast, chosen_precision
+from .replicas import share
 from .run import FILE, METRICS, WEIGHTS, RunSettings
 from .stopwatch import Stopwatch
 
@@ -58,18 +59,39 @@ class Trainer:
         self.saving = Stopwatch()
         torch.manual_seed(derived_seed(run.training.seed, "weights"))
         self.model = BertForPretraining(run.shape).to(world.device)
-        self.optimizer = make_optimizer(self.model, run.training)
+        self.shared = share(self.model, world, run.training.data_parallel)
+        self.optimizer = world.together(lambda: make_optimizer(self.model, run.training))
         self.checkpoints = Checkpoints(run)
-        self.step, lines = self.checkpoints.load(self.model, self.optimizer)
-        if run.encoder and not self.step:
-            self.model.load_state_dict(_encoder_weights(run, self.model.state_dict()))
-        world.wait()  # every rank has read the same checkpoint
-        if world.writes:
-            self.checkpoints.delete_after(self.step)
-        self.metrics = Metrics(Path(run.work) / METRICS, lines) if world.writes else None
-        self._summed: nn.Module = DistributedDataParallel(self.model) if world.size > 1 else self.model
-        if self.step and world.writes:
+        self.step, lines = world.together(self._start)
+        self._agree()
+        self.metrics = world.together(lambda: self._go_on(lines) if world.writes else None)
+
+    def _start(self) -> tuple[int, list[str]]:
+        """Load the weights to start from. Returns their step, and the lines of its metrics."""
+        step, lines = self.checkpoints.load(self.shared, self.optimizer)
+        if self.run.encoder and not step:
+            self.shared.load(_encoder_weights(self.run, self.model.state_dict()))
+        return step, lines
+
+    def _agree(self) -> None:
+        """See that all ranks start from the same step.
+
+        :raises LeftTogether: machines find different checkpoints.
+        """
+        least, most = -self.world.largest(-self.step), self.world.largest(self.step)
+
+        def check() -> None:
+            if least != most:
+                got = f"{self.run.store}: ranks found checkpoints of step {least} and of step {most}"
+                raise TrainingError(f"{got}; wanted one; see that all machines use the same store, and start again")
+
+        self.world.together(check)
+
+    def _go_on(self, lines: list[str]) -> Metrics:
+        self.checkpoints.delete_after(self.step)
+        if self.step:
             logger.info("going on from the checkpoint of step %d", self.step)
+        return Metrics(Path(self.run.work) / METRICS, lines)
 
     @property
     def settings(self) -> TrainingSettings:
@@ -82,16 +104,16 @@ class Trainer:
     def take_step(self) -> None:
         """One update. The loss is mean MLM loss + mean next-sentence loss, over the whole batch (Devlin et al., A.2)."""
         settings, world = self.settings, self.world
-        batches, rows = self.loader.load(self.step)
+        batches, rows = world.together(partial(self.loader.load, self.step))
         self.step += 1
         torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, world.rank))
         self.optimizer.zero_grad()
         losses = world.sum(self._sum_gradients(batches))
-        norm = self._clip() if self.metrics or settings.max_gradient_norm else None
+        norm = self._clip()
         rate = learning_rate(self.step, settings)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
-        if self.metrics and norm is not None:
+        if self.metrics:
             by_name = dict(zip(LOSSES, losses, strict=True))
             self.metrics.add(self.step, {name: by_name[name] for name in self.losses}, norm, rate, rows)
 
@@ -103,34 +125,37 @@ class Trainer:
         counts = self.world.sum(torch.stack([torch.full((), count, device=device) for count in own])).clamp(min=1)
         losses = torch.zeros(2, device=device)
         for batch in batches:
-            # Only the last batch's backward sums over ranks, all gradients at once: ranks may have unequal numbers of batches.
-            with nullcontext() if batch is batches[-1] else self._unsummed():
+            # Only the last batch's backward sums over ranks, all gradients at once.
+            with nullcontext() if batch is batches[-1] else self.shared.unsummed():
                 with autocast(self.precision, device):
-                    found = self._summed(batch.to(device))
+                    found = self.shared.module(batch.to(device))
                 parts = torch.stack([found.mlm_sum, found.next_sentence_sum]) / counts
-                # Ranks divide by the counts of all, and DistributedDataParallel averages gradients: world.size makes that a sum.
+                # Ranks divide by the counts of all, and gradients are averaged over ranks: world.size makes that a sum.
                 torch.autograd.backward(parts.sum() * self.world.size)
             losses += parts.detach()
         return losses
 
-    def _unsummed(self) -> AbstractContextManager[None]:
-        """Where gradients stay this rank's own."""
-        return self._summed.no_sync() if isinstance(self._summed, DistributedDataParallel) else nullcontext()
-
     def _clip(self) -> Tensor:
         """Scale gradients down to the largest norm that is allowed. Returns their norm before that."""
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = self.shared.whole(nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
         if self.settings.max_gradient_norm:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.max_gradient_norm, norm)
         return norm
 
+    def write_steps(self) -> None:
+        """Write the steps that were noted.
+
+        :raises NonFiniteError: a loss or gradient was not finite.
+        """
+        self.world.together(lambda: self.metrics.flush() if self.metrics else None)
+
     def evaluate(self) -> dict[str, float]:
         """Held-out figures, noted at this step: those of the part that it belongs to."""
-        if self.metrics:
-            self.metrics.flush()
+        self.write_steps()
         part, size = part_of(self.parts, max(self.step - 1, 0)), self.settings.micro_batch_size or self.settings.batch_size
         with autocast(self.precision, self.world.device):
             figures = evaluate(self.model, part.valid.windows(), size, self.world, part.masking)
+        self.shared.rest()
         figures["unigram_loss"] = part.unigram_loss
         if self.metrics:
             self.metrics.resume_clock()
@@ -143,7 +168,7 @@ class Trainer:
 
         :raises NonFiniteError: a weight is not finite.
         """
-        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+        if not all(bool(self.shared.own(parameter.detach()).isfinite().all()) for parameter in self.model.parameters()):
             raise NonFiniteError(f"step {self.step}: the update made weights that are not finite; lower training.learning_rate")
 
     def check_lease(self) -> None:
@@ -154,14 +179,19 @@ class Trainer:
         if self.lease:
             self.lease.check()
 
+    def check(self) -> None:
+        """See that this rank may publish: its weights are finite, and nobody has taken the run over."""
+        self.check_weights()
+        self.check_lease()
+
     def save(self) -> None:
         """Write a checkpoint of this step; only what was found finite is saved."""
+        self.write_steps()
+        with self.saving:
+            self.world.together(self.check)
+            state = training_state(self.shared, self.optimizer)
+            self.world.together(lambda: self.checkpoints.save(self.step, state, self.metrics.text()) if self.metrics else None)
         if self.metrics:
-            self.metrics.flush()
-            with self.saving:
-                self.check_weights()
-                self.check_lease()
-                self.checkpoints.save(self.step, self.model, self.optimizer, self.metrics.text())
             self.metrics.resume_clock()
 
 
@@ -188,7 +218,8 @@ def train(run: RunSettings, world: World, lease: Lease | None = None) -> Output 
     with closing(trainer.loader):
         _take_all_steps(trainer)
     figures = trainer.evaluate()
-    return _publish(trainer, figures) if world.writes else None
+    weights = trainer.shared.gather(trainer.model.state_dict())
+    return world.together(lambda: _publish(trainer, weights, figures) if world.writes else None)
 
 
 def _take_all_steps(trainer: Trainer) -> None:
@@ -202,22 +233,26 @@ def _take_all_steps(trainer: Trainer) -> None:
     while trainer.step < settings.steps:
         trainer.take_step()
         last = trainer.step == settings.steps
-        if metrics and (trainer.step % settings.log_every == 0 or last):
-            metrics.flush()
-            logger.info("%s", progress_line(metrics.last, settings.steps))
+        if trainer.step % settings.log_every == 0 or last:
+            trainer.write_steps()
+            if metrics:
+                logger.info("%s", progress_line(metrics.last, settings.steps))
         if settings.evaluate_every and trainer.step % settings.evaluate_every == 0 and not last:
             trainer.evaluate()
-        if _checkpoint_due(trainer.step, settings, saved_at) and not last:
+        if not last and _checkpoint_due(trainer, saved_at):
             trainer.save()
             saved_at = time.monotonic()
-    if metrics:
-        trainer.check_weights()
+    world.together(trainer.check_weights)
 
 
-def _checkpoint_due(step: int, settings: TrainingSettings, saved_at: float) -> bool:
-    by_steps = settings.checkpoint_every_steps and step % settings.checkpoint_every_steps == 0
-    by_time = settings.checkpoint_every_seconds and time.monotonic() - saved_at >= settings.checkpoint_every_seconds
-    return bool(by_steps or by_time)
+def _checkpoint_due(trainer: Trainer, saved_at: float) -> bool:
+    """Whether all ranks are to save now, by the steps or by the clock of the one that writes."""
+    settings, world = trainer.settings, trainer.world
+    if settings.checkpoint_every_steps and trainer.step % settings.checkpoint_every_steps == 0:
+        return True
+    if not settings.checkpoint_every_seconds:
+        return False
+    return bool(world.largest(world.writes and time.monotonic() - saved_at >= settings.checkpoint_every_seconds))
 
 
 def _device(world: World) -> str:
@@ -225,13 +260,13 @@ def _device(world: World) -> str:
     return f"{world.size} x {world.device.type} ({name})" if world.size > 1 else f"{world.device.type} ({name})"
 
 
-def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
+def _publish(trainer: Trainer, weights: dict[str, Tensor], figures: dict[str, float]) -> Output:
     run, metrics = trainer.run, trainer.metrics
     assert metrics is not None
     store = Store(run.store)
 
     def build(folder: Path) -> dict[str, Any]:
-        save_tensors(folder / WEIGHTS, trainer.model.state_dict())
+        save_tensors(folder / WEIGHTS, weights)
         (folder / METRICS).write_text(metrics.text(), "utf-8")
         (folder / FILE).write_text(run.text(), "utf-8")
         names = (*(f"{name}_mean" for name in trainer.losses), "pairs_per_second", "seconds", "pairs")
@@ -246,6 +281,8 @@ def _publish(trainer: Trainer, figures: dict[str, float]) -> Output:
     recorded = {
         "torch": torch.__version__,
         "ranks": trainer.world.size,
+        "nodes": trainer.world.nodes,
+        "data_parallel": run.training.data_parallel if trainer.world.size > 1 else "none",
         "settings": run.training.as_dict(),
         # Of this process, which may have gone on from a checkpoint.
         "precision": trainer.precision,

@@ -7,7 +7,7 @@ the settings, so that a resumed run needs no schedule's state.
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -83,17 +83,26 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     return {f"{owner}.{entry}": _tensor(value) for owner, entries in kept.items() for entry, value in entries.items()}
 
 
-def restore_optimizer(state: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give an optimizer back what `optimizer_state` took."""
+def _beside(value: Tensor, like: Tensor) -> Tensor:
+    return value.to(like.device)
+
+
+def restore_optimizer(
+    state: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, placed: Callable[[Tensor, Tensor], Tensor] = _beside
+) -> None:
+    """Give an optimizer back what `optimizer_state` took.
+
+    :param placed: puts a tensor where a parameter lies.
+    """
 
     def of(owner: str) -> dict[str, Tensor]:
         return {name.removeprefix(f"{owner}."): value for name, value in state.items() if name.startswith(f"{owner}.")}
 
     for name, parameter in model.named_parameters():
         entries = of(f"parameter.{name}")
-        optimizer.state[parameter] = {entry: _value(value, parameter.device) for entry, value in entries.items()}
+        optimizer.state[parameter] = {entry: _value(value, parameter, placed) for entry, value in entries.items()}
     for number, group in enumerate(optimizer.param_groups):
-        group |= {entry: _value(value, torch.device("cpu")) for entry, value in of(f"group.{number}").items()}
+        group |= {entry: _value(value, value, placed) for entry, value in of(f"group.{number}").items()}
 
 
 def _kept(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, Any]:
@@ -104,9 +113,8 @@ def _kept(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, 
 def _tensor(value: Tensor | float) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
-    whole = value.untyped_storage().nbytes() == value.nbytes
-    return value if whole else value.clone()  # a file of tensors takes none that share their memory
+    return value
 
 
-def _value(value: Tensor, device: torch.device) -> Tensor | float:
-    return value.item() if value.dtype in (torch.int64, torch.float64) else value.to(device)
+def _value(value: Tensor, like: Tensor, placed: Callable[[Tensor, Tensor], Tensor]) -> Tensor | float:
+    return value.item() if value.dtype in (torch.int64, torch.float64) else placed(value, like)

@@ -116,3 +116,9 @@ def test_pydantic_enforces_the_same_limits_on_partials() -> None:
             adapter.validate_python(bad)
     schema = TypeAdapter(ShardOverrides).json_schema()["properties"]["max_length"]
     assert schema["description"] and {"minimum": 5, "maximum": 32767, "type": "integer"} in schema["anyOf"]
+
+
+def test_lamb_is_refused_with_sharded_weights() -> None:
+    """Its norms are those of whole weights."""
+    with pytest.raises(SettingsError, match=r"^training\.data_parallel: got fsdp with optimizer lamb, wanted ddp, or adam or adamw$"):
+        load_preset("mini").training.override({"optimizer": "lamb", "data_parallel": "fsdp"})

@@ -62,6 +62,14 @@ def examples(lengths: Sequence[int], seed: int = 0, masks: int = 2, pairs: bool 
     )
 
 
+def unequal_rows() -> Examples:
+    """A row with 1 mask, of word 5, and a row with 9, of word 6: masks weigh, rows and batches do not."""
+    few, many = examples([12], masks=1), examples([24], masks=9)
+    joined = {name: np.concatenate([getattr(few, name), getattr(many, name)]) for name in vars(few)}
+    joined |= {"offsets": np.array([0, 12, 36]), "mask_offsets": np.array([0, 1, 10])}
+    return Examples(**joined | {"masked_lm_labels": np.array([FIRST_WORD] + [FIRST_WORD + 1] * 9, np.int32)})
+
+
 def publish_vocabulary(store: Store) -> Output:
     tokenizer = {"model": {"type": "WordPiece", "vocab": {token: n for n, token in enumerate(VOCABULARY)}}, "added_tokens": []}
 

@@ -1,29 +1,23 @@
 """A step's update: a sum over its batches and ranks, masks drawn anew, two parts, and the same after a resume."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pipeline.errors import DamagedOutputError, TrainingError
 from pipeline.settings import Preset
-from pipeline.shards import Examples
 from pipeline.training.batches import BatchLoader, make_batch
 from pipeline.training.loop import Trainer, train
 from pipeline.training.masking import DynamicMasking
 from pipeline.training.parts import part_of, read_parts
 from pipeline.training.run import read_run
-from tests.pipeline.training.runs import ALONE, FIRST_WORD, PRESET, TABLE, examples, rows_of, run_on, say_word_6, stepped
+from tests.pipeline.training.runs import ALONE, FIRST_WORD, PRESET, TABLE, examples, rows_of, run_on, say_word_6, stepped, unequal_rows
 
 LENGTHS = [7, 12, 9, 16, 8, 8, 14, 10, 7, 11, 13]
 WITHOUT_DROPOUT = PRESET.override(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
-TWO_RANKS = Path(__file__).with_name("two_ranks.py")
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -38,14 +32,6 @@ def assert_near(mine: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) 
 
 def losses(trainer: Trainer) -> list[tuple[float, ...]]:
     return [(row["mlm_loss"], row["next_sentence_loss"], row["gradient_norm"]) for row in rows_of(trainer)]
-
-
-def unequal_rows() -> Examples:
-    """A row with 1 mask, of word 5, and a row with 9, of word 6: masks weigh, rows and batches do not."""
-    few, many = examples([12], masks=1), examples([24], masks=9)
-    joined = {name: np.concatenate([getattr(few, name), getattr(many, name)]) for name in vars(few)}
-    joined |= {"offsets": np.array([0, 12, 36]), "mask_offsets": np.array([0, 1, 10])}
-    return Examples(**joined | {"masked_lm_labels": np.array([FIRST_WORD] + [FIRST_WORD + 1] * 9, np.int32)})
 
 
 def test_a_batch_with_1_mask_of_loss_10_and_one_with_9_of_loss_0_give_1(tmp_path: Path) -> None:
@@ -68,26 +54,6 @@ def test_batches_of_any_size_give_the_update_of_one(tmp_path: Path, micro: int, 
     assert_near(other, one)
     assert np.allclose(other_losses, one_losses, rtol=1e-4, atol=1e-6)
     assert other_figures == pytest.approx(one_figures, rel=1e-4)
-
-
-def test_two_ranks_give_the_update_of_one_process(tmp_path: Path) -> None:
-    """11 rows in batches of 8 and 3, of which ranks have an unequal number; the decoder is tied, gradients are clipped, masks
-    drawn. Then a rank with 1 mask of loss 10 and one with 9 of loss 0: together 1, not 5."""
-    preset = WITHOUT_DROPOUT.override(training={"max_gradient_norm": 0.5, "steps": 4}, shards={"masking": "dynamic"})
-    rows = examples(LENGTHS, masks=0)
-    alone = stepped(Trainer(run_on(tmp_path / "one", rows, rows, preset=preset), ALONE), 4)
-    run = run_on(tmp_path / "two", rows, rows, preset=preset.override(training={"micro_batch_size": 1}))
-    of_two_rows = WITHOUT_DROPOUT.override(training={"batch_size": 2, "steps": 1})
-    unequal = run_on(tmp_path / "unequal", unequal_rows(), examples([8]), preset=of_two_rows)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(TWO_RANKS)]
-    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-    arguments = [f"{run.work}/run.json", str(tmp_path / "weights"), f"{unequal.work}/run.json"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
-    found, of_unequal = ([float(loss) for loss in line.split()] for line in done.stdout.splitlines())
-    assert found == pytest.approx([loss for loss, *_ in losses(alone)], rel=1e-4)
-    assert_near(load_file(tmp_path / "weights"), weights(alone))
-    assert of_unequal == pytest.approx([1.0], abs=1e-3)
 
 
 def two_part_preset(**training: object) -> Preset:

@@ -160,8 +160,7 @@ def test_a_run_file_that_is_none_is_one_clear_error(tmp_path: Path, content: str
     assert done.returncode == 1 and done.stderr.startswith(f"error: {path}") and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("ranks", [2])
-def test_ranks_give_the_update_of_one_process(small_built, train, tmp_path: Path, ranks: int) -> None:
+def test_ranks_with_sharded_weights_publish_the_run_of_one_process(small_built, train, tmp_path: Path) -> None:
     """Dropout off, ragged batches."""
     preset = small_built.preset.override(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     built = type(small_built)(**{**vars(small_built), "preset": preset})
@@ -173,10 +172,12 @@ def test_ranks_give_the_update_of_one_process(small_built, train, tmp_path: Path
     assert train(one).returncode == 0
     alone = load_file(Path(one.store) / "run" / one.key / "model.safetensors"), losses(one), held_out(one)
     shutil.rmtree(Path(one.store) / "run" / one.key)
-    several = built.write_run(tmp_path / "several", steps=steps, batch_size=size)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "pipeline.training"]
-    done = subprocess.run([*command, f"{several.work}/run.json"], capture_output=True, text=True, timeout=180)
+    several = built.write_run(tmp_path / "several", steps=steps, batch_size=size, data_parallel="fsdp")
+    assert several.key == one.key
+    done = train(several, "--ranks=2")
     assert done.returncode == 0, done.stderr
+    recorded = built.store.find("run", several.key).manifest["recorded"]
+    assert [recorded[name] for name in ("ranks", "nodes", "data_parallel")] == [2, 1, "fsdp"]
     together = load_file(Path(several.store) / "run" / several.key / "model.safetensors"), losses(several), held_out(several)
     for mine, theirs in zip(together[1], alone[1], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
