@@ -105,6 +105,13 @@ def file_digest(address: str) -> str:
     return fs.run(hashed) if isinstance(fs, RetryingFileSystem) else hashed(fs)
 
 
+def read_part(address: str, start: int, end: int) -> bytes:
+    """Some bytes of a file at any fsspec address."""
+    fs, path = _file_system(address)
+    data: bytes = fs.cat_file(path, start=start, end=end)
+    return data
+
+
 def _file_system(address: str) -> tuple[Any, str]:
     """The file system at an address, patient where it is not local, and the path within it."""
     fs, path = fsspec.url_to_fs(address)
