@@ -49,7 +49,7 @@ class Sorting:
     def recipe(self) -> Recipe:
         reader = self.reader
         part = {"file": reader.address.rpartition("/")[2], "documents": reader.documents, "start": reader.start, "end": reader.end}
-        return Recipe(SORTED, SORTED_FORMAT, part | {"buckets": self.buckets}, {"corpus": self.corpus, "set": self.owner})
+        return Recipe(SORTED, SORTED_FORMAT, part | {"buckets": self.buckets, "set": self.owner}, {"corpus": self.corpus})
 
 
 @dataclass(frozen=True)
