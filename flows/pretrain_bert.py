@@ -4,6 +4,7 @@ The tasks stand in the order in which they run; each calls one stage of `pipelin
 output is there does nothing, and its task ends in the state Cached.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,7 @@ from pipeline.storage import Output
 from pipeline.training.run import RunSettings, plan_run, read_metrics
 
 from . import logs, pictures, registry, reports, versions
+from .builders import builders
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
 from .names import model_name as default_name
@@ -93,7 +95,7 @@ def find_start(earlier: Earlier, warm_start: str, words: Output, preset: Preset)
 @stage("{rows}shards of {split}")
 def shards(corpus: Output, words: Output, split: str, preset: Preset, rows: Literal["", "long "] = "") -> Output:
     """Build pairs and masks of a split; long ones are for training's last part."""
-    output = build_shards(store(), corpus, words, split, preset, long=bool(rows))
+    output = build_shards(store(), corpus, words, split, preset, long=bool(rows), builders=partial(builders, preset.builders))
     counts, recorded = output.facts["counts"], output.manifest["recorded"]
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     if not output.found:

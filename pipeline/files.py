@@ -59,6 +59,13 @@ def open_file(address: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(_RemoteFile(fs, path), _BLOCK))
 
 
+def read_part(address: str, start: int, end: int) -> bytes:
+    """Some bytes of a file."""
+    fs, path = file_system(address)
+    data: bytes = fs.cat_file(path, start=start, end=end)
+    return data
+
+
 def read_file(address: str) -> bytes:
     """A file's bytes; raises as `open_file` does."""
     fs, path = file_system(address)

@@ -15,7 +15,7 @@ from .errors import SettingsError
 from .section import Settings, partial, setting
 
 PRESETS = "presets"
-MOST_BUCKETS = 512  # each is a file that is open while documents are sorted into them
+MOST_BUCKETS = 16_384  # each is an output with a manifest of its own, and an entry in that of its set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,9 @@ class BuilderSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.address and self.runner != "dask":
-            raise SettingsError(f"builders.address: got {self.address!r} with builders.runner {self.runner}, wanted it with dask alone")
+            raise SettingsError(f"builders.address: got one with builders.runner {self.runner}, wanted it with dask alone")
+        if "@" in self.address:  # which is recorded with the run, so it is not repeated here either
+            raise SettingsError("builders.address: got one with a user or a password, wanted PROTOCOL://HOST:PORT")
 
 
 SECTIONS: dict[str, type[Settings]] = {

@@ -2,26 +2,31 @@
 
 In: published corpus and vocabulary. Out: a shard set, a manifest that lists its buckets; each bucket is an output of
 its own. The decision that matters: a bucket's key is made of its own documents, the settings and the vocabulary, so
-that a changed corpus remakes only the buckets that its changes fall into.
+that a changed corpus remakes only the buckets that its changes fall into, and who builds it changes nothing. A corpus of
+one part is built here, in threads; a larger one in pieces that builders take.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import CorpusError
 from ..settings import MOST_BUCKETS, Preset, ShardSettings, TextSettings
-from ..shards import SHARD, ShardCounts, write_shard
+from ..shards import ShardCounts
 from ..storage import Output, Recipe, Store
-from .documents import DocumentReader, numbers_of, read_bucket, spill_buckets, split_label, wanted_text
-from .examples import make_examples
-from .parallel import MOST_THREADS, map_in_threads
-from .tokenizer import Vocabulary
+from .buckets import FILE, Index, sort_documents
+from .documents import DocumentReader, split_label, wanted_text
+from .parallel import MOST_THREADS, Builders, builders_in_threads, map_in_threads
+from .pieces import FORMAT, Building, Sorting, build_buckets, index_of, open_once, sort_part, spans_of
 
-FORMAT = 2
+PART_BYTES = 32 << 20  # of text that one builder sorts, and holds in memory meanwhile
+GROUP_BYTES = 32 << 20  # of text whose buckets one builder takes
+_PIECES_A_WORKER = 4  # so that none waits long for the last
 _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MANY_DROPPED = 0.1  # of the pairs
@@ -31,36 +36,43 @@ _MEMORY_OF_TEXT, _MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while
 logger = logging.getLogger(__name__)
 
 
-def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, preset: Preset, *, long: bool = False) -> Output:
+def build_shards(
+    store: Store,
+    corpus: Output,
+    vocabulary: Output,
+    split: str,
+    preset: Preset,
+    *,
+    long: bool = False,
+    builders: Callable[[], AbstractContextManager[Builders]] = builders_in_threads,
+) -> Output:
     """Build the shards of a split (`train` or `valid`) with the training vocabulary.
 
     :param long: those of training's last part, of rows of `shards.long_max_length`.
+    :param builders: who builds the pieces of a corpus of more than one part; entered where there are some to build.
     :raises CorpusError: the split gives no row, or labels of one kind only.
     """
     settings, text = _of_split(preset.shards.of_long_part() if long else preset.shards, split), preset.text
     for_key = {name: value for name, value in settings.for_key().items() if name != _HELD_OUT} | text.for_key() | {"split": split}
     recipe = Recipe("shards", FORMAT, for_key, {"corpus": corpus.key, "vocabulary": vocabulary.key})
+    blank = Building(store.root, vocabulary.address, vocabulary.key, settings, text)
 
-    recorded: dict[str, int] = {}
+    recorded: dict[str, Any] = {}
 
     def build(folder: Path) -> dict[str, Any]:
-        words = Vocabulary.open(vocabulary)
-        documents = spill_buckets(DocumentReader.of(corpus, split, text), settings.buckets, folder)
-        _advise_on_size(list(documents), _buckets_setting(split), settings.dupe_factor)
-        empty = next((path for path, count in documents.items() if not count), None)  # all that are empty are one output
-        distinct = [path for path, count in documents.items() if count or path == empty]
-        built = dict(
-            zip(
-                distinct,
-                map_in_threads(lambda path: _build_bucket(store, path, words, vocabulary.key, settings, text), distinct),
-                strict=True,
-            )
-        )
-        outputs = [built[path if count or empty is None else empty] for path, count in documents.items()]
-        for path in documents:
-            path.unlink()
-        found = sum(output.found for output in built.values())
-        recorded.update(buckets_found=found, buckets_made=len(built) - found)
+        words = open_once(vocabulary.address)
+        parts = DocumentReader.of(corpus, split, text).parts(PART_BYTES)
+        advise = partial(_advise_on_size, setting=_buckets_setting(split), dupe_factor=settings.dupe_factor)
+        if len(parts) == 1:
+            with builders_in_threads() as those:
+                outputs = _build_here(parts[0], folder / FILE, blank, those, advise)
+        else:
+            with builders() as those:
+                sortings = [Sorting(store.root, corpus.key, recipe.key, part, settings.buckets) for part in parts]
+                outputs = _build_by_many(store, sortings, blank, those, advise)
+        found = {output.key for output in outputs} - {output.key for output in outputs if not output.found}
+        made = len({output.key for output in outputs}) - len(found)
+        recorded.update(runner=those.runner, workers=those.workers, buckets_found=len(found), buckets_made=made)
         counts = sum((ShardCounts(**output.facts["counts"]) for output in outputs), ShardCounts())
         _check(split_label(corpus, split), split, counts, settings, text)
         _advise_on_dropped(split_label(corpus, split), counts, _buckets_setting(split), settings)
@@ -79,6 +91,56 @@ def build_shards(store: Store, corpus: Output, vocabulary: Output, split: str, p
     return _make_set(store, recipe, build, recorded)
 
 
+def _build_here(part: DocumentReader, path: Path, blank: Building, threads: Builders, advise: Callable[[list[int]], None]) -> list[Output]:
+    """The buckets of a corpus of one part, in their order."""
+    index = sort_documents(part, blank.settings.buckets, path, map_in_threads)
+    advise(index.sizes())
+    outputs = _build_buckets([(str(path), index)], blank, threads, 0)
+    path.unlink()
+    return outputs
+
+
+def _build_by_many(
+    store: Store, sortings: Sequence[Sorting], blank: Building, builders: Builders, advise: Callable[[list[int]], None]
+) -> list[Output]:
+    """The buckets of a larger corpus, in their order; what its parts were sorted into is deleted when all are built."""
+    parts = list(builders.map(sort_part, sortings))
+    files = [(part.file(FILE), index_of(part)) for part in parts]
+    sizes = [sum(of_bucket) for of_bucket in zip(*(index.sizes() for _, index in files), strict=True)]
+    advise(sizes)
+    outputs = _build_buckets(files, blank, builders, min(GROUP_BYTES, sum(sizes) // (_PIECES_A_WORKER * builders.workers)))
+    for part in parts:
+        store.delete(part.address)
+    return outputs
+
+
+def _build_buckets(files: Sequence[tuple[str, Index]], blank: Building, builders: Builders, most: int) -> list[Output]:
+    """Have buckets built, those that lie together in groups of some `most` bytes; all that are empty are one output."""
+    indexes = [index for _, index in files]
+    documents = [sum(of_bucket) for of_bucket in zip(*(index.documents for index in indexes), strict=True)]
+    empty = next((number for number, count in enumerate(documents) if not count), None)
+    sizes = [sum(of_bucket) for of_bucket in zip(*(index.sizes() for index in indexes), strict=True)]
+    groups = _groups([number for number, count in enumerate(documents) if count or number == empty], sizes, most)
+    pieces = [replace(blank, spans=spans_of(files, group), numbers=group) for group in groups]
+    made = (output for outputs in builders.map(build_buckets, pieces) for output in outputs)
+    built = dict(zip((number for group in groups for number in group), made, strict=True))
+    return [built[number if count or empty is None else empty] for number, count in enumerate(documents)]
+
+
+def _groups(numbers: Sequence[int], sizes: Sequence[int], most: int) -> list[range]:
+    """Numbers that follow one another, together as long as their sizes make `most` at most."""
+    groups: list[range] = []
+    total = 0
+    for number in numbers:
+        total += sizes[number]
+        if groups and groups[-1].stop == number and total <= most:
+            groups[-1] = range(groups[-1].start, number + 1)
+        else:
+            groups.append(range(number, number + 1))
+            total = sizes[number]
+    return groups
+
+
 def _of_split(settings: ShardSettings, split: str) -> ShardSettings:
     """The held-out split has buckets of its own number, and is gone through once: repeating it would tell nothing new."""
     return settings if split == "train" else replace(settings, buckets=settings.held_out_buckets, dupe_factor=1)
@@ -88,16 +150,16 @@ def _buckets_setting(split: str) -> str:
     return "shards.buckets" if split == "train" else f"shards.{_HELD_OUT}"
 
 
-def _advise_on_size(buckets: list[Path], setting: str, dupe_factor: int) -> None:
+def _advise_on_size(sizes: list[int], setting: str, dupe_factor: int) -> None:
     """Say so where fewer, larger buckets than is good take memory."""
-    largest = max(path.stat().st_size for path in buckets) >> 20
-    wanted = min(len(buckets) * largest // GOOD_BUCKET, MOST_BUCKETS)
-    if largest > LARGE_BUCKET and wanted > len(buckets):
+    largest = max(sizes) >> 20
+    wanted = min(len(sizes) * largest // GOOD_BUCKET, MOST_BUCKETS)
+    if largest > LARGE_BUCKET and wanted > len(sizes):
         memory = largest * (_MEMORY_OF_TEXT + _MEMORY_OF_REPEAT * (dupe_factor - 1))
         logger.warning(
             "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
             "for less memory set it to %d",
-            *(setting, len(buckets), largest, memory, MOST_THREADS, wanted),
+            *(setting, len(sizes), largest, memory, MOST_THREADS, wanted),
         )
 
 
@@ -123,20 +185,6 @@ def _make_set(store: Store, recipe: Recipe, build: Callable[[Path], dict[str, An
         return shards
     store.withdraw(recipe.stage, recipe.key)
     return store.make(recipe, build, recorded=recorded)
-
-
-def _build_bucket(store: Store, path: Path, words: Vocabulary, vocabulary_key: str, settings: ShardSettings, text: TextSettings) -> Output:
-    documents = read_bucket(path)
-    contents = hashlib.sha256(numbers_of(documents.column("digest").combine_chunks()).tobytes()).hexdigest()
-    for_key = {name: value for name, value in settings.for_key().items() if not name.endswith("buckets")} | text.for_key()
-    recipe = Recipe("bucket", FORMAT, for_key, {"documents": contents, "vocabulary": vocabulary_key})
-
-    def build(folder: Path) -> dict[str, Any]:
-        examples, counts = make_examples(documents, words, settings, text)
-        write_shard(folder / SHARD, examples)
-        return {"counts": counts.as_dict(), "contents": examples.digest()}
-
-    return store.make(recipe, build, verify=True)
 
 
 def _check(label: str, split: str, counts: ShardCounts, settings: ShardSettings, text: TextSettings) -> None:

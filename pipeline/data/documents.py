@@ -1,17 +1,16 @@
-"""Canonical text -> documents, and documents -> buckets.
+"""Canonical text -> documents.
 
-In: a `.tokens` file, one paragraph a line. Out: documents, a block of text at a time, and a bucket's documents in an
-order that the corpus's own order does not change. The decision that matters: for the deck a document is a paragraph, for
-the paper an article, whose text here is its paragraphs, one a line; the hash of a document's text alone says which bucket
-it falls into.
+In: a `.tokens` file, one paragraph a line, or a part of it. Out: documents, a block of text at a time. The decision that
+matters: for the deck a document is a paragraph, for the paper an article, whose text here is its paragraphs, one a line. A
+file is parted only where a document begins, and read in blocks that begin at the same bytes whatever the part, so that the
+parts together give the documents of the whole.
 """
 
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,13 @@ import pyarrow.compute as pc
 from ..files import file_system, open_file
 from ..settings import TextSettings
 from ..storage import Output
-from .parallel import map_in_threads
 
-SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("digest", pa.binary(16))])
 SENTENCE_END = " . "
 LONGEST_DOCUMENT = 16 << 20  # bytes; a longer one is taken for several, cut at the end of a line
 WIKITEXT, TEXT = "wikitext", "text"
 """Forms of canonical text: an article begins at its title ` = Title = `, or after a blank line."""
 _BLOCK = 4 << 20  # bytes of text read at a time
+_LOOK = 1 << 16  # bytes read at a time where only the beginning of a document is looked for
 _TITLE = re.compile(rb"^[ \t]*= (?!=)[^\n]*(?<!=) =[ \t]*$", re.MULTILINE)
 _BLANK = re.compile(rb"\n[ \t]*\n")
 _HEADING = re.compile(r"= .* =")
@@ -59,11 +57,14 @@ class DocumentReader:
     """Reads the documents of a text file in blocks; many threads may take a block's documents out of it.
 
     :param address: of a `.tokens` file. :param documents: `paragraph` or `article`. :param form: `WIKITEXT` or `TEXT`.
+    :param start: byte at which a document begins. :param end: byte at which one ends; None: that of the file.
     """
 
     address: str
     documents: str
     form: str = WIKITEXT
+    start: int = 0
+    end: int | None = None
 
     @classmethod
     def of(cls, corpus: Output, split: str, text: TextSettings) -> "DocumentReader":
@@ -75,16 +76,49 @@ class DocumentReader:
         fs, path = file_system(self.address)
         return int(fs.size(path))
 
+    def parts(self, size: int) -> list["DocumentReader"]:
+        """Readers of parts of some `size` bytes at most, but where a document is longer; each document is in one of them."""
+        end = self.size()
+        size, cuts = -(-end // max(1, -(-end // size))), [0]  # none is much smaller than the others
+        if size < end:
+            with open_file(self.address) as file:
+                while cuts[-1] + size < end:
+                    cuts.append(self._beginning(file, cuts[-1] + size, end))
+        ends = [*cuts[1:], end]
+        return [replace(self, start=start, end=stop) for start, stop in zip(cuts, ends, strict=True) if start < stop or not end]
+
+    def _beginning(self, file: BinaryIO, position: int, end: int) -> int:
+        """Where the first document begins of which the line before is at or behind a position; where none does, the file's end."""
+        file.seek(position)
+        rest = b""
+        while block := file.read(_LOOK):
+            rest += block
+            first, lines = rest.find(b"\n") + 1, rest.rfind(b"\n") + 1
+            if self.documents == "paragraph" and first:
+                return position + first
+            if found := next((start for start in self._boundaries(rest[:lines]) if first and start >= first), 0):
+                return position + found
+            if lines:  # what follows is told by the end of the line before
+                position, rest = position + lines - 1, rest[lines - 1 :]
+        return end
+
     def blocks(self) -> Iterator[bytes]:
         """The text in blocks of whole documents, few megabytes each but where one document is longer."""
         with open_file(self.address) as file:
-            rest = b""
-            while block := file.read(_BLOCK):
+            file.seek(self.start)
+            position, rest = self.start, b""
+            while block := file.read(self._until(position)):
+                position += len(block)
                 rest += block
                 if cut := self._last_boundary(rest):
                     yield rest[:cut]
                     rest = rest[cut:]
             yield rest
+
+    def _until(self, position: int) -> int:
+        """Bytes up to the next multiple of a block, so that a document that is too long is cut where the whole file's reader cuts it."""
+        bytes_ = _BLOCK - position % _BLOCK
+        return bytes_ if self.end is None else min(bytes_, self.end - position)
 
     def _last_boundary(self, text: bytes) -> int:
         """Where the last document of a text that goes on begins; 0 where all of it may be one document."""
@@ -141,36 +175,3 @@ def numbers_of(digests: pa.FixedSizeBinaryArray) -> npt.NDArray[np.uint64]:
     """Digests (binary(16) [D]) as numbers [D, 2], their first 64 bits first."""
     numbers = np.frombuffer(digests.buffers()[1] or b"", "<u8").reshape(-1, 2)
     return numbers[digests.offset : digests.offset + len(digests)]
-
-
-def spill_buckets(reader: DocumentReader, buckets: int, folder: Path) -> dict[Path, int]:
-    """Sort documents into one Arrow file a bucket, holding few blocks of text in memory.
-
-    :returns: the bucket files, in the order of their numbers, and how many documents each holds.
-    """
-
-    def sort_out(block: bytes) -> list[pa.RecordBatch]:
-        """The documents of a block and their digests, for each bucket."""
-        texts = reader.find(block)
-        digests = digests_of(texts)
-        numbers = numbers_of(digests)[:, 0] % np.uint64(buckets)
-        order = np.argsort(numbers, kind="stable")
-        batch = pa.record_batch([texts, digests], schema=SCHEMA).take(pa.array(order))
-        ends = np.searchsorted(numbers[order], np.arange(buckets), side="right")
-        return [batch.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
-
-    documents = {folder / f"bucket-{number:05d}.arrow": 0 for number in range(buckets)}
-    with ExitStack() as stack:
-        writers = {path: stack.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in documents}
-        for parts in map_in_threads(sort_out, reader.blocks()):
-            for (path, writer), part in zip(writers.items(), parts, strict=True):
-                if len(part):
-                    writer.write_batch(part)
-                    documents[path] += len(part)
-    return documents
-
-
-def read_bucket(path: Path) -> pa.Table:
-    """A bucket's documents, sorted by digest."""
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
-        return reader.read_all().sort_by("digest").combine_chunks()

@@ -183,6 +183,36 @@ def scale_rows(bench: Bench) -> None:
     bench.row("the same: peak memory", f"{peak[1]:.0f} MB", f"{peak[0]:.0f} MB", f"{peak[1] / peak[0]:.2f}", "to 1.20, below 1,500 MB")
 
 
+def builders_row(bench: Bench) -> None:
+    """Shards alone, by one process and by two, each on a core of its own and already started."""
+    copies = max(COPIES)
+    if len(os.sched_getaffinity(0)) < 2:
+        bench.missing.append("builders: two of them need two cores")
+        return
+    folder, store = bench.folder / "many", Store(str(bench.folder / "many-store"))
+    folder.mkdir()
+    text = (bench.texts / "wiki.train.tokens").read_bytes()
+    with (folder / "wiki.train.tokens").open("wb") as file:
+        file.writelines(text for _ in range(copies))
+    shutil.copy(bench.texts / "wiki.valid.tokens", folder)
+    corpus = fetch_corpus(store, str(folder)).output
+    vocabulary = build_vocabulary(store, corpus, load_preset("tiny"))
+    shutil.rmtree(folder)
+
+    def build(processes: int) -> Row:
+        place = bench.folder / "many-shards"
+        try:
+            return own("own_builders.py", corpus.address, vocabulary.address, place, processes, COPIES[copies])
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    found = bench.in_turn(one=lambda _: build(1), two=lambda _: build(2))
+    shutil.rmtree(store.root)
+    one, two = (median(found[name], "seconds") for name in ("one", "two"))
+    size = corpus.facts["train"]["bytes"] / 1e6
+    bench.row(f"shards alone, {size:,.0f} MB: two processes beside one", f"{two:.1f} s", f"{one:.1f} s", f"{one / two:.2f}", "1.7")
+
+
 def prose_row(bench: Bench) -> None:
     """The paper's recipe, WordPiece included, on a gigabyte of generated text; once, since it takes long."""
     generated, store = bench.folder / "generated.jsonl", bench.folder / "generated-store"
@@ -278,6 +308,7 @@ def gpu_rows(bench: Bench) -> None:
 PARTS = {
     "data": data_rows,
     "scale": scale_rows,
+    "builders": builders_row,
     "prose": prose_row,
     "training": training_rows,
     "precision": precision_row,

@@ -97,6 +97,12 @@ def test_what_is_new_keeps_itself_and_all_that_it_leads_to(store: Store) -> None
     assert found == {output.key for output in old.values()} | {new["encoder"].key}
 
 
+def test_what_a_killed_run_sorted_goes_alone(store: Store) -> None:
+    first = chain(store)
+    left = make(store, "sorted", first["corpus"])
+    assert names(plan(store, first["encoder"].key)) == [("sorted", left.key)]
+
+
 def test_dependants_go_before_what_they_depend_on(store: Store) -> None:
     first = chain(store)
     run = make(store, "run", first["shards"], first["encoder"])  # goes on from an encoder

@@ -68,6 +68,17 @@ def test_heads_are_64_wide_and_feed_forward_layers_four_times_the_hidden_size(na
         ("training", 5, r"training: got 5, wanted a table"),
         ("shards", {"mask_token_rate": 0.95}, r"shards\.mask_token_rate \+ shards\.random_token_rate: got 0\.95 \+ 0\.1"),
         ("shards", {"max_length": 2000}, r"shards\.max_length: got 2000, wanted at most model\.max_position_embeddings, 1000"),
+        ("builders", {"runner": "ray"}, r"builders\.runner: got 'ray'"),
+        (
+            "builders",
+            {"address": "tcp://host:8786"},
+            r"builders\.address: got one with builders\.runner threads, wanted",
+        ),
+        (
+            "builders",
+            {"runner": "dask", "address": "tls://me:word@host:1"},
+            r"^builders\.address: got one with a user or a pass[^@]*$",
+        ),
         ("model", {"num_attention_heads": 3}, r"model\.num_attention_heads: got 3, wanted a divisor of model\.hidden_size, 128"),
     ],
 )

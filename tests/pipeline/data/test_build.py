@@ -4,6 +4,8 @@ import hashlib
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,12 @@ import pytest
 
 from pipeline.data import build
 from pipeline.data.build import build_shards
+from pipeline.data.documents import TEXT, WIKITEXT
+from pipeline.data.parallel import Builders
 from pipeline.data.tokenizer import Vocabulary
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.errors import CorpusError
-from pipeline.settings import load_preset
+from pipeline.settings import MOST_BUCKETS, load_preset
 from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
 from pipeline.storage import Store
 
@@ -227,6 +231,59 @@ def test_the_number_of_threads_changes_nothing(small_built, tmp_path: Path, monk
         assert again.facts == small_built.train.facts
 
 
+@pytest.mark.parametrize(("documents", "form"), [("paragraph", WIKITEXT), ("article", WIKITEXT), ("article", TEXT)])
+def test_pieces_of_any_size_give_the_same_buckets_with_honest_negatives(
+    tmp_path: Path, text, publish, monkeypatch: pytest.MonkeyPatch, documents: str, form: str
+) -> None:
+    preset = load_preset("tiny").override(vocabulary={"min_count": 1}, shards={"buckets": 6}, text={"documents": documents})
+    title = " = T = \n" if form == WIKITEXT else "\n"
+    written = "".join(title + text(4, seed).replace(" \n \n", "\n").lstrip() for seed in range(60)).lstrip("\n")
+    built = {}
+    for part, group in ((1 << 20, 1 << 20), (3_000, 1), (700, 1 << 20)):
+        monkeypatch.setattr(build, "PART_BYTES", part)
+        monkeypatch.setattr(build, "GROUP_BYTES", group)
+        store = Store(str(tmp_path / f"{part}"))
+        corpus = publish(store, written, form=form)
+        shards = build_shards(store, corpus, build_vocabulary(store, corpus, preset), "train", preset)
+        files = [Path(bucket) / SHARD for bucket in shard_buckets(store, shards)]
+        built[part] = shards.key, shards.facts, [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+        assert store.children(f"{store.root}/sorted") == [], "what was sorted goes"
+        assert shards.manifest["recorded"]["buckets_made"] == 6
+        for bucket in shard_buckets(store, shards):
+            pairs: dict[int, set] = {0: set(), 1: set()}
+            examples = read_shards([bucket])
+            for row, label in zip(originals(examples), examples.next_sentence_label, strict=True):
+                middle = row.index(SEP_ID)
+                pairs[int(label)].add((tuple(row[1:middle]), tuple(row[middle + 1 : -1])))
+            assert pairs[0] and pairs[1] and not pairs[0] & pairs[1]
+    assert built[1 << 20][1]["counts"]["documents"] == (60 if documents == "article" else 240)
+    assert built[1 << 20] == built[3_000] == built[700]
+
+
+def test_what_was_sorted_before_a_kill_is_found(small_built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PART_BYTES", 1_000)
+    store, sorted_ = Store(str(tmp_path)), []
+
+    @contextmanager
+    def stops() -> Iterator[Builders]:
+        def map_some(function, inputs):
+            if function is build.build_buckets:
+                raise KeyboardInterrupt
+            sorted_.append([output.found for output in map(function, inputs)])
+            return map(function, inputs)
+
+        yield Builders("threads", 1, map_some)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset, builders=stops)
+    assert len(sorted_[0]) > 2 and not any(sorted_[0]) and all(sorted_[1])
+    (damaged, *_) = Path(store.root, "sorted").glob("*/documents.arrow")
+    damaged.unlink()
+    again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
+    assert again.facts == small_built.train.facts and not store.children(f"{store.root}/sorted")
+
+
 def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     preset = small_built.preset.override(shards={"buckets": 512})
     with caplog.at_level(logging.INFO):
@@ -238,12 +295,9 @@ def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: 
     assert "waiting" not in caplog.text
 
 
-@pytest.mark.parametrize(("megabytes", "count", "said"), [(64, 16, "set it to 128"), (20, 16, None), (100, 512, None)])
-def test_large_buckets_are_said_to_be_so(tmp_path: Path, caplog, megabytes: int, count: int, said: str | None) -> None:
-    path = tmp_path / "bucket"
-    with path.open("wb") as file:
-        file.truncate(megabytes << 20)
-    build._advise_on_size([path] * count, "shards.buckets", 1)
+@pytest.mark.parametrize(("megabytes", "count", "said"), [(64, 16, "set it to 128"), (20, 16, None), (100, MOST_BUCKETS, None)])
+def test_large_buckets_are_said_to_be_so(caplog, megabytes: int, count: int, said: str | None) -> None:
+    build._advise_on_size([megabytes << 20] * count, "shards.buckets", 1)
     assert (said or "") in caplog.text and bool(caplog.messages) == bool(said)
 
 

@@ -1,6 +1,5 @@
 """Documents are the same however the text is cut into blocks, and by the same rule as Python's."""
 
-import hashlib
 import sys
 from pathlib import Path
 
@@ -36,15 +35,6 @@ def test_blocks_of_any_size_hold_the_same_documents(block: int, end: str, tmp_pa
     monkeypatch.setattr(documents, "_BLOCK", block)
     reader = DocumentReader(str(path), "paragraph")
     assert find_all(reader) == PARAGRAPHS
-    spilled = documents.spill_buckets(reader, 5, tmp_path)
-    buckets = [documents.read_bucket(bucket).to_pylist() for bucket in spilled]
-    assert list(spilled.values()) == [len(bucket) for bucket in buckets]
-    for number, bucket in enumerate(buckets):
-        assert bucket == sorted(bucket, key=lambda row: row["digest"])
-        for row in bucket:
-            assert row["digest"] == hashlib.sha256(row["text"].encode()).digest()[:16]
-            assert int.from_bytes(row["digest"][:8], "little") % 5 == number
-    assert sorted(row["text"] for bucket in buckets for row in bucket) == sorted(PARAGRAPHS)
 
 
 @pytest.mark.parametrize("form", ARTICLES)
@@ -77,3 +67,39 @@ def test_a_document_that_is_too_long_is_taken_for_several(tmp_path: Path, monkey
     assert len(found) > 5
     assert "\n".join(found) == path.read_text().strip()
     assert max(map(len, found)) < 1200
+
+
+@pytest.mark.parametrize("kind", ["paragraph", "article"])
+@pytest.mark.parametrize("form", ARTICLES)
+def test_parts_together_hold_the_documents_of_the_whole(kind: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_LOOK", 50)
+    path = tmp_path / "text"
+    path.write_text(ARTICLES[form], "utf-8")
+    whole = DocumentReader(str(path), kind, form)
+    size = path.stat().st_size
+    for most in (1, 7, 100, size // 3, size - 1, size):
+        parts = whole.parts(most)
+        assert [text for part in parts for text in find_all(part)] == find_all(whole)
+        assert [(part.start, part.end) for part in parts] == [
+            (a.end if a else 0, b.end) for a, b in zip([None, *parts[:-1]], parts, strict=True)
+        ]
+        assert parts[-1].end == size and (len(parts) > 1) == (most < size)
+
+
+def test_parts_cut_a_document_that_is_too_long_where_the_whole_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 1000)
+    monkeypatch.setattr(documents, "_BLOCK", 128)
+    path = tmp_path / "text"
+    lengths = [3, 700, 2, 1, 90, 400, 5]
+    path.write_text("\n\n".join("\n".join(f"line {a} {b} ." for b in range(length)) for a, length in enumerate(lengths)) + "\n", "utf-8")
+    whole = DocumentReader(str(path), "article", TEXT)
+    found = find_all(whole)
+    assert len(found) > len(lengths)
+    for most in (1, 100, 997, 2_000, 10_000):
+        assert [text for part in whole.parts(most) for text in find_all(part)] == found
+
+
+def test_an_empty_file_is_one_part_without_a_document(tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    (part,) = DocumentReader(str(tmp_path / "text"), "article").parts(10)
+    assert find_all(part) == []

@@ -12,8 +12,9 @@ from hypothesis import settings as trials
 from hypothesis import strategies as st
 from sentencex import segment
 
+from pipeline.data.buckets import read_buckets, sort_documents
 from pipeline.data.corpus import fetch_corpus
-from pipeline.data.documents import DocumentReader, read_bucket, spill_buckets
+from pipeline.data.documents import DocumentReader
 from pipeline.data.examples import make_examples
 from pipeline.data.next_sentence import FOLLOWS, RANDOM, Bucket
 from pipeline.data.segments import Segments, make_segments, specials_of
@@ -210,7 +211,8 @@ def real(wikitext2: str, tmp_path_factory: pytest.TempPathFactory) -> Real:
     reader = DocumentReader.of(fetch_corpus(Store(str(folder)), wikitext2).output, "valid", PRESET.text)
     texts = [text for block in reader.blocks() for text in reader.find(block).to_pylist()]
     vocabulary = Vocabulary(train_wordpiece(lambda: texts, 2_000, lowercase=True))
-    documents = read_bucket(next(iter(spill_buckets(reader, 1, folder))))
+    sort_documents(reader, 1, folder / "sorted")
+    (documents,) = read_buckets([(folder / "sorted").read_bytes()], 1)
     sentences = []
     for text in documents.column("text").to_pylist():
         parts = [part.strip() for line in text.split("\n") for part in segment("en", line)]
