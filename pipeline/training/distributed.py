@@ -3,7 +3,6 @@
 In: the environment that torchrun sets; without it, one process. Out: rank, device, sums over all ranks.
 """
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..lease import Lease
+from ..lock import locked
 from ..storage import Store
 from .run import STAGE, RunSettings
 
@@ -58,24 +58,12 @@ def alone_at(run: RunSettings) -> Iterator[Lease | None]:
     if os.environ.get("RANK", "0") != "0":
         yield None
         return
-    with Store(run.store).lease(STAGE, run.key) as lease, _locked(Path(run.work)):  # in the order of the flow and its child
+    # In the order of the flow and its child. The folder too, since a killed torchrun's ranks end a little later.
+    with (
+        Store(run.store).lease(STAGE, run.key) as lease,
+        locked(Path(run.work) / LOCK, "trains this run already", lambda who: logger.info("%s; waiting for it", who)),
+    ):
         yield lease
-
-
-@contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Hold a work folder, which the system frees when its holder dies: a killed torchrun's ranks end a little later."""
-    with (work / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            logger.info("process %s trains this run already; waiting for it", file.read().strip())
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
