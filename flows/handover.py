@@ -112,7 +112,7 @@ def _run_once(deployment: str, parameters: dict[str, Any], attempt: int) -> Flow
 
 
 def _wait(run: UUID) -> FlowRun:
-    """Wait for the end of a flow run, and say where it is, once for each change.
+    """Wait for the end of a flow run, and say how it stands, once for each change.
 
     :raises TrainingError: it was deleted.
     """
@@ -126,13 +126,13 @@ def _wait(run: UUID) -> FlowRun:
             state = child.state
             if state and state.is_final():
                 return child
-            if state and state.name != told:
-                told = state.name
-                get_run_logger().info("%s: %s", _name(child), _where(client, child, state))
+            if state and (stands := _stands(client, child, state)) != told:
+                told = stands
+                get_run_logger().info("%s: %s", _name(child), stands)
             time.sleep(POLL_SECONDS)
 
 
-def _where(client: SyncPrefectClient, child: FlowRun, state: State[Any]) -> str:
+def _stands(client: SyncPrefectClient, child: FlowRun, state: State[Any]) -> str:
     if state.type != StateType.SCHEDULED:
         return f"{state.name}{f', {state.message}' if state.message else ''}"
     pool = child.work_pool_name or ""
@@ -154,7 +154,7 @@ def _workers(client: SyncPrefectClient, pool: str) -> str:
             flow_run_filter=filters.FlowRunFilter(state=filters.FlowRunFilterState(type=at_work)),
         )
     )
-    names = f"at {some([run.name for run in runs], 3)}" if runs else "free"
+    names = f"at {some(sorted(repr(run.name) for run in runs), 3)}" if runs else "free"
     return f"{len(found)} of pool {pool} online, {names}"
 
 

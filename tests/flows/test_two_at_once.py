@@ -13,7 +13,7 @@ SMALL = ["training.batch_size=16", "training.device=cpu", "vocabulary.min_count=
 
 
 def run(store: Path, corpus: Path, who: str, **changed: str) -> "subprocess.Popen[str]":
-    settings = [word for setting in SMALL for word in ("--set", setting)]
+    settings = [word for setting in [*SMALL, "training.deployment=pretrain-encoder/gpu"] for word in ("--set", setting)]
     command = [sys.executable, "-m", "flows.cli", "run", "--corpus", str(corpus), "--steps", "30", *settings]
     home = {"BERT_STORE": str(store), "PREFECT_HOME": str(store.parent / who), "PREFECT_API_URL": "", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
@@ -29,6 +29,7 @@ def test_two_at_once_do_the_work_once_and_register_once(tmp_path: Path, text: Ca
     said = [child.communicate(timeout=200)[0] for child in both]
     assert [child.returncode for child in both] == [0, 0], said
     assert sum("step 30/30" in text for text in said) == 1, "one trains"
+    assert all("pretrain-encoder/gpu is for runs of a deployment; this one trains in place" in text for text in said)
     client = MlflowClient(f"sqlite:///{store}/mlflow.db")
     assert len(client.search_model_versions("name = 'bert-tiny-twice'")) == 1
     (of_both,) = client.search_runs(["1"])
