@@ -26,7 +26,7 @@ from flows import handover, processes, services
 from flows.places import QUIET
 from pipeline.errors import SettingsError
 
-from .conftest import ROOT, Stack, environment, free_port, write_corpus
+from .conftest import ROOT, Stack, environment, free_port, until, write_corpus
 
 STALE_SECONDS = 40  # a heartbeat comes each 30 seconds, which is the least that Prefect takes
 PARAMETERS: dict[str, Any] = {
@@ -77,15 +77,6 @@ def kill(worker: processes.Process) -> None:
     """As a machine dies: nobody says goodbye."""
     for process in processes.descendants([worker]):
         os.kill(process.pid, signal.SIGKILL)
-
-
-def until(holds: Callable[[], Any], what: str, seconds: float = 180) -> Any:
-    """Waits until something is so. Returns it."""
-    begun = time.monotonic()
-    while not (found := holds()):
-        assert time.monotonic() - begun < seconds, f"did not come about: {what}"
-        time.sleep(0.2)
-    return found
 
 
 def copy_project(home: Path) -> Path:
