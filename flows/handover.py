@@ -83,12 +83,13 @@ def train_elsewhere(run: RunSettings, params: Mapping[str, Any], tags: Mapping[s
             return trained
         if (state := child.state) is None or state.type != StateType.CRASHED:
             raise _error(child, run)
+        why = (state.message or "nobody knows why").partition(". ")[0].rstrip(".")  # what follows is for runs that nobody waits for
         newest = checkpoints.newest()
         crashes = 0 if newest > step else crashes + 1
         if crashes == MOST_CRASHES:
-            raise TrainingError(f"{_name(child)}: crashed {crashes} times in a row without a new checkpoint, at last: {state.message}")
+            raise TrainingError(f"{_name(child)}: crashed {crashes} times in a row without a new checkpoint, at last: {why}")
         goes_on = f"goes on from the checkpoint of step {newest}" if newest else "begins again, since there is no checkpoint yet"
-        get_run_logger().warning("%s: crashed: %s Another is submitted, which %s", _name(child), state.message, goes_on)
+        get_run_logger().warning("%s: crashed: %s; another is submitted, which %s", _name(child), why, goes_on)
     raise AssertionError("unreachable")
 
 

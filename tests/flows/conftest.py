@@ -117,7 +117,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(holds: Callable[[], Any], what: str = "", seconds: float = 180) -> Any:
+def until(holds: Callable[[], Any], what: str = "", seconds: float = 300) -> Any:
     """Waits until something on a server is so, and gives it. Slower than `eventually`, for what takes long."""
     begun = time.monotonic()
     while not (found := holds()):
