@@ -19,12 +19,13 @@ from pipeline.errors import PipelineError, SettingsError
 STALE = "BERT_STALE_SECONDS"
 STALE_SECONDS = 90  # three heartbeats
 CANCEL_SECONDS = 60
-FLOWS = ["pretrain-bert", "watch-corpus"]
+FLOWS = ["pretrain-bert", "pretrain-encoder", "watch-corpus"]
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Crashed", "Cancelled")}
 _STALE_MESSAGE = (
     "The run's heartbeats stopped: its worker or its machine has died. "
-    "Run the deployment again with the same parameters: it goes on from the last checkpoint."
+    "Run the deployment again with the same parameters: it goes on from the last checkpoint. "
+    "A run that another one waits for is run again by that one."
 )
 
 

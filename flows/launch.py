@@ -12,17 +12,19 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pipeline
 from pipeline.errors import TrainingError
 from pipeline.lease import TOKEN
+from pipeline.lock import locked
 from pipeline.training.run import FILE, METRICS, RunSettings
 
 from . import processes
@@ -59,7 +61,34 @@ def train(run: RunSettings, on_line: OnLine, on_metrics: OnMetrics, *, count: in
     """
     work = Path(run.work)
     held = {TOKEN: lease} if lease else {}
-    launch(command(work / FILE, count), work, on_line, on_metrics, environment() | held)
+    with alone_on(visible_gpus(run.training.device), run.key, on_line):
+        launch(command(work / FILE, count), work, on_line, on_metrics, environment() | held)
+
+
+@contextmanager
+def alone_on(gpus: Sequence[str], run: str, on_line: OnLine) -> Iterator[None]:
+    """Be the only one of this machine to train on some GPUs, of all that this project trains there.
+
+    The launcher holds them, not the ranks, whose start would time out while they wait.
+
+    :param gpus: names, the same for all who use them. :param run: key of the run, which whoever waits is told.
+    """
+    with ExitStack() as held:
+        for gpu in sorted(gpus):  # in one order, so that of two who want some of the same, one gets them all
+            lock = Path(tempfile.gettempdir()) / f"pretrain-bert-gpu-{gpu.replace(os.sep, '-')}.lock"
+
+            def tell(who: str, gpu: str = gpu) -> None:
+                on_line(f"GPU {gpu}: {who}; waiting for it")
+
+            held.enter_context(locked(lock, f"trains run {run} on it", tell, for_all_users=True))
+        yield
+
+
+def visible_gpus(wanted: str) -> list[str]:
+    """The GPUs that training takes, as CUDA_VISIBLE_DEVICES names them, else their numbers. Does not initialise CUDA."""
+    count = torch.cuda.device_count() if wanted != "cpu" else 0
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (named or [str(number) for number in range(count)])[:count]
 
 
 def command(run_file: Path, count: int | None = None) -> list[str]:

@@ -1,6 +1,8 @@
 """Names and addresses in the model registry."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from pipeline.addresses import refuse_credentials
 from pipeline.errors import SettingsError
@@ -12,6 +14,11 @@ PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 def model_name(preset: str, corpus: str) -> str:
     """`bert-<preset>` for WikiText-2, else with the corpus's name."""
     return f"bert-{preset}" if corpus == "wikitext-2" else f"bert-{preset}-{corpus}"
+
+
+def training_name(parameters: Mapping[str, Any]) -> str:
+    """Of a flow run that trains a plan."""
+    return f"{parameters['model_name']}, plan {parameters['plan']}"
 
 
 def check_model_name(name: str | None) -> None:

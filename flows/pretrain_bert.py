@@ -36,7 +36,7 @@ from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
 from pipeline.training.run import RunSettings, plan_run, read_metrics
 
-from . import logs, pictures, registry, reports, versions
+from . import handover, logs, pictures, registry, reports, versions
 from .builders import builders
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
@@ -108,6 +108,13 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset, rows: Lite
 def prepare(preset: Preset, training: Output, held_out: Output, long: tuple[Output, Output] | None, start: Output | None) -> RunSettings:
     """Put the run together, and see that an encoder that it starts from fits."""
     return plan_run(store(), preset, training, held_out, artifacts() / "work", start, long=long)
+
+
+@stage("train")
+def hand_over(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
+    """Have the run trained by a worker of another deployment; a run that is finished is found."""
+    trained = handover.find_trained(run) or handover.train_elsewhere(run, params, tags, name)
+    return ended(trained, trained)
 
 
 @stage("export encoder")
@@ -216,6 +223,7 @@ def pretrain_bert(
         model=model_settings,
         training=training_settings,
     )
+    elsewhere = handover.is_wanted(recipe.training.deployment)
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
         # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
         text = fetch(corpus, recipe.corpus, sample_without_network and model_name is None)
@@ -230,7 +238,7 @@ def pretrain_bert(
         run = prepare(recipe, training, held_out, long, start)
         tags = {"corpus": text.name, "corpus_key": text.output.key, "vocabulary_key": words.key, **_run_tags(run, training)}
         params = {"preset": preset, "corpus_source": text.source, **_flat(recipe)}
-        trained = train(run, params, tags, name)
+        trained = (hand_over if elsewhere else train)(run, params, tags, name)
         encoder = export(trained, words, text.output)
         reports.show_built([text.output, words, training, held_out, *(long or ()), trained, encoder])
         registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)

@@ -1,7 +1,7 @@
 """The flow `pretrain-encoder`: the training stage alone, for a worker on the GPU machine.
 
 In: a plan that `pretrain-bert` published. Out: the published run. The decision that matters: the two workers share nothing
-but the store and the servers, so that what travels is the plan's key.
+but the store and the servers, so that what travels is the plan's key, and the lease on the run is held where it trains.
 """
 
 from contextlib import suppress
@@ -9,14 +9,16 @@ from typing import Any
 
 from prefect import flow, get_run_logger, runtime
 
-from pipeline.errors import LeaseLostError, RegistryError
+from pipeline.errors import LeaseLostError, RegistryError, SettingsError
 from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
+from pipeline.training.plan import STAGE as PLAN
 from pipeline.training.plan import open_plan
 from pipeline.training.run import STAGE, RunSettings
 
 from . import launch, logs, registry, reports
 from .metrics import Curve, send_gently
+from .names import training_name
 from .places import artifacts, store
 from .stages import ended, stage
 
@@ -57,17 +59,26 @@ def _watcher(run: RunSettings, run_id: str) -> launch.OnMetrics:
     return on_metrics
 
 
-@flow(name="pretrain-encoder")
-def pretrain_encoder(plan: str, model_name: str, params: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+def _flow_run_name() -> str:
+    return training_name(runtime.flow_run.parameters)
+
+
+@flow(name="pretrain-encoder", flow_run_name=_flow_run_name)
+def pretrain_encoder(plan: str, model_name: str, params: dict[str, str], tags: dict[str, str]) -> dict[str, Any]:
     """Train a run that another flow has planned.
+
+    Prefect's form takes descriptions from here, in this form alone. The flow that hands its training over fills in all of it.
 
     Args:
         plan: Key of the plan in the store
         model_name: Name in the registry
         params: Settings that MLflow shows with the run
-        tags: Tags of the run in MLflow
+        tags: Tags of the run in MLflow; run_key finds it again
     """
     logs.set_up()
+    if store().find(PLAN, plan) is None:
+        raise SettingsError(f"BERT_STORE: got {store().root}, which has no plan {plan}; wanted the store of the run that handed it over")
     with store().lease("flow", str(runtime.flow_run.id)):
         run = open_plan(store(), plan, artifacts() / "work")
+        get_run_logger().info("run %s of %s: trains here, in %s", run.key, model_name, run.work)
         return dict(train(run, params, tags, model_name).facts)

@@ -62,6 +62,11 @@ class Checkpoints:
             return int(output.manifest["step"]), lines
         return 0, []
 
+    def newest(self) -> int:
+        """The step of the newest that was published; 0 where there is none."""
+        whole = (name for name in reversed(self._names()) if self._store.whole(STAGE, f"{self._run.key}/{name}"))
+        return int(next(whole, "step-0").removeprefix("step-"))
+
     def delete_after(self, step: int) -> None:
         """Delete those after a step: what a resumed run passed over, or with -1 all, once the run is published."""
         for name in self._names():

@@ -6,7 +6,6 @@ nobody waits for a rank that has gone.
 """
 
 import ctypes
-import fcntl
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from ..errors import PipelineError, TrainingError
 from ..lease import TOKEN, Lease
+from ..lock import locked
 from ..storage import Store
 from .run import STAGE, RunSettings
 
@@ -118,25 +118,13 @@ def alone_at(run: RunSettings) -> Iterator[Lease | None]:
     if not first:
         yield None
         return
-    # in the order of the flow and its child
-    with Store(run.store).lease(STAGE, run.key) as lease, nullcontext() if agent() else _locked(Path(run.work)):
+    held = nullcontext() if agent() else locked(Path(run.work) / LOCK, "trains this run already", _tell)
+    with Store(run.store).lease(STAGE, run.key) as lease, held:  # in the order of the flow and its child
         yield lease
 
 
-@contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Hold a work folder, which the system frees when its holder dies: a killed torchrun's ranks end a little later."""
-    with (work / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            logger.info("process %s trains this run already; waiting for it", file.read().strip())
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
+def _tell(who: str) -> None:
+    logger.info("%s; waiting for it", who)
 
 
 def check_device(wanted: str) -> None:

@@ -117,6 +117,15 @@ def lives(pid: int) -> bool:
         return False
 
 
+def until(holds: Callable[[], Any], what: str = "", seconds: float = 300) -> Any:
+    """Waits until something on a server is so, and gives it. Slower than `eventually`, for what takes long."""
+    begun = time.monotonic()
+    while not (found := holds()):
+        assert time.monotonic() - begun < seconds, f"did not come about: {what}"
+        time.sleep(0.1)
+    return found
+
+
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
     """Waits until something holds."""

@@ -25,6 +25,7 @@ _SETTINGS = (
     "vocabulary.min_count=1",
     "shards.buckets=4",
     "model.max_position_embeddings=64",
+    "training.deployment=pretrain-encoder/gpu",
 )
 
 
@@ -39,6 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, i
         second.finish()
         said = first.said(), second.said()
     assert sum(f"step {_STEPS}/{_STEPS}" in text for text in said) == 1, "one trains"
+    assert all("pretrain-encoder/gpu is for runs of a deployment; this one trains in place" in text for text in said)
     return one
 
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,52 @@ def test_counting_devices_does_not_start_cuda() -> None:
     assert device_count("cpu") == 1
     assert device_count("auto") == max(1, torch.cuda.device_count())
     assert not torch.cuda.is_initialized()
+
+
+HOLDER = """
+import sys, time
+from flows import launch
+with launch.alone_on(sys.argv[2:], sys.argv[1], print):
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_gpu_trains_one_run_at_a_time(small_built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of GPUs that no machine has stand for real ones."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # where it is kept once it was asked for
+    run = small_built.write_run(tmp_path / "work", steps=1)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, "7cd6", "GPU-b", "GPU-a"], stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if "waiting" in line:
+            assert small_built.store.find("run", run.key) is None
+            holder.kill()
+
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with launch.alone_on(["GPU-c"], run.key, lines.append):
+            assert not lines, "another GPU is free"
+        monkeypatch.setattr(launch, "visible_gpus", lambda wanted: ["GPU-b"])
+        launch.train(run, on_line, print)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert lines[0] == f"GPU GPU-b: process {holder.pid} trains run 7cd6 on it; waiting for it"
+    assert small_built.store.find("run", run.key) is not None, "the system frees it when its holder dies"
+
+
+@pytest.mark.parametrize(("named", "gpus"), [(None, ["0", "1"]), ("3, 1", ["3", "1"]), ("GPU-8f,GPU-2a,GPU-77", ["GPU-8f", "GPU-2a"])])
+def test_gpus_have_the_names_that_the_environment_gives_them(named: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert launch.visible_gpus("auto") == gpus
+    assert launch.visible_gpus("cpu") == [], "on a CPU nobody waits"
 
 
 def test_the_callbacks_run_in_the_tasks_own_thread(tmp_path: Path) -> None:

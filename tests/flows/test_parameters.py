@@ -9,6 +9,7 @@ from prefect.cli.deploy._models import DeploymentConfig, PrefectYamlModel, WorkP
 from prefect.exceptions import ParameterTypeError
 from prefect.utilities.schema_tools.validation import is_valid
 
+from flows import automations
 from flows.pretrain_bert import pretrain_bert
 from flows.pretrain_encoder import pretrain_encoder
 from flows.watch_corpus import CHANGED, watch_corpus
@@ -48,7 +49,9 @@ def prefect_yaml() -> dict[str, Any]:
     return loaded
 
 
-def test_every_parameter_is_described(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("flow", [pretrain_bert, pretrain_encoder, watch_corpus], ids=lambda flow: flow.name)
+def test_every_parameter_is_described(flow: Any) -> None:
+    schema = flow.parameters.model_dump()
     for name, entry in schema["properties"].items():
         described = [entry, *entry.get("anyOf", [])]
         described += [schema["definitions"][part["$ref"].rsplit("/", 1)[-1]] for part in described if "$ref" in part]
@@ -165,6 +168,20 @@ def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(pr
         assert set(trigger["parameters"]) <= set(schema["properties"])
     (schedule,) = nightly["schedules"]
     assert schedule["active"] is True
+
+
+def test_the_server_looks_after_every_flow_that_is_deployed(prefect_yaml: dict[str, Any]) -> None:
+    modules = {deployment["entrypoint"].rpartition(".")[0] for deployment in prefect_yaml["deployments"]}
+    flows = [pretrain_bert, pretrain_encoder, watch_corpus]
+    assert modules == {flow.fn.__module__ for flow in flows}
+    assert sorted(automations.FLOWS) == sorted(flow.name for flow in flows)
+
+
+def test_every_preset_trains_where_a_deployment_is(prefect_yaml: dict[str, Any]) -> None:
+    (gpu,) = (deployment for deployment in prefect_yaml["deployments"] if deployment["name"] == "gpu")
+    assert gpu["work_pool"]["name"] == "gpu"
+    wanted = {name: load_preset(name).training.deployment for name in preset_names()}
+    assert wanted == dict.fromkeys(preset_names(), "") | dict.fromkeys(("base", "large"), f"{pretrain_encoder.name}/{gpu['name']}")
 
 
 def test_the_pull_step_names_no_folder(prefect_yaml: dict[str, Any]) -> None:
