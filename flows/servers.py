@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .credentials import TEAM, Credentials, keep_credentials
+from .names import POOLS
 from .places import QUIET, STORE, artifacts, mlflow_artifacts, mlflow_database, store
 from .postgres import Postgres, find_postgres
 from .services import HOST, PREFECT_AUTH, Service, ServiceError, answers, ask, nothing, port_of, running, state_file
 
 KINDS = ("laptop", "team")
-POOLS = ("cpu", "gpu")
 WORKERS = "BERT_WORKERS"
 NAMES = ("postgres", "mlflow-server", "prefect-server", "worker", "worker-gpu")
 """Every service of any kind, in the order in which they start."""

@@ -54,9 +54,9 @@ def up() -> int:
                 service.wait()
         log = artifacts() / "logs" / "deploy.log"
         log.unlink(missing_ok=True)
-        _tell_prefect(stack, log, "flows.pools")
+        _tell_prefect(stack, log, "flows.automations")
         _start(stack.workers, new)
-        _tell_prefect(stack, log, "prefect --no-prompt deploy --all", "flows.automations")
+        _tell_prefect(stack, log, "prefect --no-prompt deploy --all")
         for service in stack.workers:
             service.wait()
     except BaseException:
@@ -149,7 +149,7 @@ def _recorded() -> tuple[str, list[str]]:
 
 
 def _tell_prefect(stack: Stack, log: Path, *commands: str) -> None:
-    """Bring the server's pools, deployments and automations into line with what stands here.
+    """Bring the server's pools, automations and deployments into line with what stands here.
 
     :raises ServiceError: Prefect refuses them.
     """

@@ -139,7 +139,9 @@ def test_both_servers_refuse_a_client_without_credentials(team: Team) -> None:
 def test_a_client_is_told_which_credentials_are_missing(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     as_client(team, monkeypatch)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "password1234")
-    with pytest.raises(registry.RegistryError, match=r"'admin' with its password is refused .*MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING"):
+    with pytest.raises(
+        registry.RegistryError, match=r"'admin' with its password is refused .*MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING"
+    ):
         registry.find_run("any")
     for wrong, got in (("", "none"), ("admin:password1234", "others than its own")):
         monkeypatch.setenv(services.PREFECT_AUTH, wrong)
