@@ -18,7 +18,7 @@ from pipeline.errors import PipelineError, SettingsError
 
 from . import pools
 from .names import POOLS
-from .services import check_prefect
+from .services import START_SECONDS, check_prefect
 
 STALE = "BERT_STALE_SECONDS"
 STALE_SECONDS = 90  # three heartbeats
@@ -38,7 +38,7 @@ def main() -> int:
         if not (address := os.environ.get("PREFECT_API_URL")):
             raise SettingsError("PREFECT_API_URL: got none, wanted the address of the Prefect server to bring automations to")
         wanted = stale_runs(stale_seconds()), endless_cancels(CANCEL_SECONDS)
-        check_prefect(address)
+        check_prefect(address, START_SECONDS)  # one that has only just started may be slow
         for name in POOLS:
             print(f"pool {name}: {'made' if pools.make(name) else 'is there'}")
         for automation in wanted:

@@ -169,16 +169,16 @@ def ask(address: str, credentials: str = "") -> bytes | None:
     return None
 
 
-def check_prefect(address: str) -> None:
-    """See that a Prefect server, here or elsewhere, answers, and takes this client.
+def check_prefect(address: str, seconds: float = 5) -> None:
+    """See that a Prefect server, here or elsewhere, answers in time, and takes this client.
 
     :raises ServiceError: it does not.
     """
     shown, known = without_credentials(address), os.environ.get(PREFECT_AUTH, "")
     try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=5):  # noqa: S310  the user's own address
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=seconds):  # noqa: S310  the user's own address
             pass
-        with urllib.request.urlopen(_request(f"{address.rstrip('/')}/admin/version", known), timeout=5):  # noqa: S310  health is told to all
+        with urllib.request.urlopen(_request(f"{address.rstrip('/')}/admin/version", known), timeout=seconds):  # noqa: S310  health is told to all
             return
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):

@@ -160,7 +160,8 @@ def _tell_prefect(stack: Stack, log: Path, *commands: str) -> None:
             command = [sys.executable, "-m", *words.split()]
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             if done.returncode:
-                raise ServiceError(f"python -m {words}: ended with exit status {done.returncode}; see {log}")
+                last = log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+                raise ServiceError(f"python -m {words}: ended with exit status {done.returncode}; its last words: {last}; see {log}")
 
 
 if __name__ == "__main__":
