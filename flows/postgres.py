@@ -119,7 +119,12 @@ def find_postgres(folder: Path, port: int, password: str) -> Postgres:
 def _find_binaries(folder: Path) -> Path:
     found = {entry.parent.name: entry for entry in _DEBIAN.glob("*/bin") if _has_programs(entry)}
     made_by = folder / "PG_VERSION"
-    release = made_by.read_text("utf-8").strip() if made_by.is_file() else max(found, key=_as_number, default="")
+    try:
+        release = made_by.read_text("utf-8").strip()
+    except FileNotFoundError:
+        release = max(found, key=_as_number, default="")
+    except PermissionError as error:
+        raise ServiceError(f"{folder}: got data of another user, wanted your own; run make up as the user who made it") from error
     if binaries := found.get(release) or _on_path():
         return binaries
     if found:

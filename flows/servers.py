@@ -28,6 +28,7 @@ NAMES = ("postgres", "mlflow-server", "prefect-server", "worker", "worker-gpu")
 _PORTS = {"postgres": ("POSTGRES_PORT", 5433), "prefect-server": ("PREFECT_PORT", 4200), "mlflow-server": ("MLFLOW_PORT", 5000)}
 _EXTRA = {"psycopg2": "psycopg2-binary", "flask_wtf": "Flask-WTF"}  # what the team's MLflow server imports
 _TOOL = [sys.executable, "-m"]
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's driver, AMD's, that of Windows' Linux
 # READ, MLflow's own default, would let nobody but its maker log to the experiment that all runs are in; EDIT cannot delete.
 _PERMISSION = "EDIT"
 
@@ -45,6 +46,11 @@ class Stack:
     workers: tuple[Service, ...]
     client: Mapping[str, str]
     file: Path | None = None
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the servers are: what of `client` is no secret."""
+        return {name: self.client[name] for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")}
 
     @property
     def services(self) -> list[Service]:
@@ -208,7 +214,9 @@ def _pools() -> list[str]:
 
 
 def _sees_gpu() -> bool:
-    """In a process of its own, since torch takes seconds to import and the rest of the command does not need it."""
+    """Torch is asked in a process of its own, since it takes seconds to import, and only where a driver is there."""
+    if not any(Path(device).exists() for device in _DEVICES):
+        return False
     code = "import torch; print(torch.cuda.device_count())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.stdout.strip() not in ("", "0")

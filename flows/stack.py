@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import PipelineError
 
@@ -46,7 +48,8 @@ def up() -> int:
     for service in new:
         service.check_port()
     _record().parent.mkdir(parents=True, exist_ok=True)
-    _record().write_text(json.dumps({"kind": stack.kind, "services": [service.name for service in stack.services]}), "utf-8")
+    record = {"kind": stack.kind, "services": [service.name for service in stack.services], "addresses": stack.addresses}
+    _record().write_text(json.dumps(record), "utf-8")
     try:
         for group in stack.servers:
             _start(group, new)
@@ -64,7 +67,7 @@ def up() -> int:
             services.end(service.state)
         raise
     print(f"deployments: as in {PROJECT}")
-    _say_where(stack)
+    _say_where(stack.addresses)
     _say_what_next(stack)
     return 0
 
@@ -78,35 +81,35 @@ def _start(group: tuple[Service, ...], new: list[Service]) -> None:
 
 def down() -> int:
     """End what `up` started."""
-    kind, names = _recorded()
+    known = _recorded()
     ended = []
     for name in reversed(NAMES):
         ran = services.end(services.state_file(artifacts(), name))
         ended.append(ran)
-        if ran or name in names:
+        if ran or name in known["services"]:
             print(f"{name}: {'ended' if ran else 'did not run'}", flush=True)
     _record().unlink(missing_ok=True)
     if any(ended):
         print("\nnext, in the shell of the export, which else looks for servers that are gone:")
-        team = " PREFECT_API_AUTH_STRING MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD" if kind == "team" else ""
+        team = " PREFECT_API_AUTH_STRING MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD" if known["kind"] == "team" else ""
         print(f"  unset PREFECT_API_URL MLFLOW_TRACKING_URI{team}")
     return 0
 
 
 def status() -> int:
     """Say what runs. Returns 0 where all of it does."""
-    kind, names = _recorded()
-    alive = {name: services.running(services.state_file(artifacts(), name)) is not None for name in names}
+    known = _recorded()
+    alive = {name: services.running(services.state_file(artifacts(), name)) is not None for name in known["services"]}
     for name, runs in alive.items():
         print(f"{name}: {'runs' if runs else 'does not run'}")
-    if all(alive.values()):
-        _say_where(find_stack(kind))
+    if all(alive.values()) and known["addresses"]:
+        _say_where(known["addresses"])
     return 0 if all(alive.values()) else 3
 
 
-def _say_where(stack: Stack) -> None:
-    print(f"Prefect  {stack.client['PREFECT_API_URL'].removesuffix('/api')}")
-    print(f"MLflow   {stack.client['MLFLOW_TRACKING_URI']}")
+def _say_where(addresses: Mapping[str, str]) -> None:
+    print(f"Prefect  {addresses['PREFECT_API_URL'].removesuffix('/api')}")
+    print(f"MLflow   {addresses['MLFLOW_TRACKING_URI']}")
     print(f"logs     {artifacts() / 'logs'}")
 
 
@@ -129,7 +132,7 @@ def _wanted_kind() -> str:
     kind = os.environ.get(KIND) or KINDS[0]
     if kind not in KINDS:
         raise ServiceError(f"{KIND}: got {kind!r}, wanted {' or '.join(KINDS)}")
-    runs = _recorded()[0] if any(services.running(services.state_file(artifacts(), name)) for name in NAMES) else kind
+    runs = _recorded()["kind"] if any(services.running(services.state_file(artifacts(), name)) for name in NAMES) else kind
     if runs != kind:
         raise ServiceError(f"{KIND}: got {kind}, while the stack `{runs}` runs here; make down ends it, make up {KIND}={runs} keeps it")
     return kind
@@ -139,13 +142,13 @@ def _record() -> Path:
     return artifacts() / "servers" / "stack"
 
 
-def _recorded() -> tuple[str, list[str]]:
-    """The kind of the last `up`, and its services; those that a laptop always has, where there was none."""
+def _recorded() -> dict[str, Any]:
+    """The kind, services and addresses of the last `up`; the services that a laptop always has, where there was none."""
     try:
-        known = json.loads(_record().read_text("utf-8"))
-        return known["kind"], known["services"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return KINDS[0], ["mlflow-server", "prefect-server", "worker"]
+        known: dict[str, Any] = json.loads(_record().read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {"kind": KINDS[0], "services": ["mlflow-server", "prefect-server", "worker"], "addresses": {}}
+    return known
 
 
 def _tell_prefect(stack: Stack, log: Path, *commands: str) -> None:

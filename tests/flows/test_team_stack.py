@@ -194,7 +194,7 @@ def test_nothing_is_lost_over_a_restart(team: Team, monkeypatch: pytest.MonkeyPa
     before = [path.read_text("utf-8") for path in sorted(team.file.parent.glob("*.env"))]
     team.up()
     assert [path.read_text("utf-8") for path in sorted(team.file.parent.glob("*.env"))] == before
-    assert prefect_runs(team) == ["COMPLETED"]
+    assert "COMPLETED" in prefect_runs(team), "beside what is scheduled"
     client = as_client(team, monkeypatch)
     version = client.get_model_version_by_alias(MODEL, "champion")
     assert client.get_run(version.run_id).data.params["training.steps"] == "2"
