@@ -31,6 +31,8 @@ _TOOL = [sys.executable, "-m"]
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's driver, AMD's, that of Windows' Linux
 # READ, MLflow's own default, would let nobody but its maker log to the experiment that all runs are in; EDIT cannot delete.
 _PERMISSION = "EDIT"
+# Seconds for which a password that was right is not hashed again: by itself, MLflow spends more on that than on the request.
+_REMEMBERED = 60
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _team_mlflow(postgres: Postgres, credentials: Credentials) -> Service:
 
     def prepare() -> None:
         postgres.make_database("mlflow", password)
-        configuration.write_text(f"[mlflow]\ndefault_permission = {_PERMISSION}\ndatabase_uri = {database}\n", "utf-8")
+        lines = ["[mlflow]", f"default_permission = {_PERMISSION}", f"database_uri = {database}", f"auth_cache_ttl_seconds = {_REMEMBERED}"]
+        configuration.write_text("\n".join(lines) + "\n", "utf-8")
 
     environment = {
         "MLFLOW_BACKEND_STORE_URI": database,

@@ -92,7 +92,7 @@ def team(text: Callable[[int, int], str]) -> Iterator[Team]:
 def run_deployment(team: Team, corpus: Path) -> None:
     parameters = json.dumps(SMALL | {"corpus": str(corpus)})
     command = [sys.executable, "-m", "prefect", "deployment", "run", "pretrain-bert/tiny", "--watch", "--params", parameters]
-    done = subprocess.run(command, cwd=ROOT, env=team.client, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=team.client, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr + (team.folder / "logs" / "worker.log").read_text("utf-8")
 
 
