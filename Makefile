@@ -32,7 +32,8 @@ bench: .venv/installed
 chaos: .venv/installed
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-up: .venv/installed
+# STACK=team: PostgreSQL behind both servers, and passwords (docs/servers.md).
+up: .venv/installed$(if $(filter team,$(STACK)),-team)
 	$(BIN)/python -m flows.stack up
 
 down: .venv/installed
@@ -46,6 +47,10 @@ clean-artifacts: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d is too old, wanted 3.11 or newer: make PYTHON=python3.11 …" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-team: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[team]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed

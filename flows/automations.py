@@ -1,6 +1,6 @@
 """`python -m flows.automations`: what the Prefect server does by itself, brought to the server that PREFECT_API_URL names.
 
-In: nothing but that address. Out: automations, made once and changed where their definition here has. The decision that
+In: nothing but that address. Out: the pools, and automations, made once and changed where their definition here has. The decision that
 matters: a run whose heartbeats stop, since its worker was killed or its machine has died, is marked Crashed, by which it
 shows as what it is and whoever waits for it goes on. Only runs of deployments: `prefect.yaml` gives them heartbeats often
 enough. A run whose cancelling nobody ends, since no process had it yet, is marked Cancelled.
@@ -15,6 +15,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 
 from pipeline.errors import PipelineError, SettingsError
+
+from . import pools
+from .names import POOLS
+from .services import START_SECONDS, check_prefect
 
 STALE = "BERT_STALE_SECONDS"
 STALE_SECONDS = 90  # three heartbeats
@@ -32,9 +36,13 @@ _STALE_MESSAGE = (
 def main() -> int:
     """Run the command line. Returns the exit status."""
     try:
-        if not os.environ.get("PREFECT_API_URL"):
+        if not (address := os.environ.get("PREFECT_API_URL")):
             raise SettingsError("PREFECT_API_URL: got none, wanted the address of the Prefect server to bring automations to")
-        for automation in (stale_runs(stale_seconds()), endless_cancels(CANCEL_SECONDS)):
+        wanted = stale_runs(stale_seconds()), endless_cancels(CANCEL_SECONDS)
+        check_prefect(address, START_SECONDS)  # one that has only just started may be slow
+        for name in POOLS:
+            print(f"pool {name}: {'made' if pools.make(name) else 'is there'}")
+        for automation in wanted:
             print(f"automation {automation.name!r}: {bring(automation)}")
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)

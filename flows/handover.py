@@ -21,7 +21,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 from prefect.utilities.urls import url_for
 
-from pipeline.data.download import without_credentials
+from pipeline.addresses import without_credentials
 from pipeline.errors import SettingsError, TrainingError, some
 from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints

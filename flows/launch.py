@@ -21,6 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import pipeline
 from pipeline.errors import TrainingError
 from pipeline.lease import TOKEN

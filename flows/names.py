@@ -1,4 +1,4 @@
-"""Names and addresses in the model registry."""
+"""Names and addresses in the model registry, and the names of the work pools."""
 
 import re
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from pipeline.addresses import refuse_credentials
 from pipeline.errors import SettingsError
 
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
+POOLS = ("cpu", "gpu")
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 
 

@@ -60,13 +60,15 @@ def descendants(ancestors: Iterable[Process]) -> set[Process]:
     return found
 
 
-def end(root: Process, grace_seconds: float) -> None:
+def end(root: Process, grace_seconds: float, stop: signal.Signals = signal.SIGTERM) -> None:
     """Ask a process to end, wait, and kill what is left of it and of its descendants.
+
+    :param stop: the signal that asks.
 
     A session of its own does not save a descendant: torchrun gives each rank one.
     """
     family = descendants([root])
-    _signal([root], signal.SIGTERM)
+    _signal([root], stop)
     if not _wait(family, grace_seconds):
         _signal(descendants(family), signal.SIGKILL)
         _wait(family, grace_seconds)

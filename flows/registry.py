@@ -20,6 +20,7 @@ from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import mlflow
 from matplotlib.figure import Figure
@@ -41,8 +42,11 @@ _SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "tok
 _REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 _AWAY = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}  # also the code of an error that no server sent
+_CREDENTIALS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+_REFUSALS = {"UNAUTHENTICATED": " there", "PERMISSION_DENIED": " that may do this"}  # 401 and 403
 _HIDDEN = {"kind", "step"}  # of a metrics row
 ROWS = 50  # of metrics at a time, since MLflow takes 1,000 values at most
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _COMPLETE = "complete"  # a version's last tag
 _PAGE = 1000  # entries that one search brings
 
@@ -88,6 +92,9 @@ def connect() -> Iterator[MlflowClient]:
         shown = without_credentials(tracking_uri())
         reason = _reason(error).replace(tracking_uri(), shown)
         message = f"MLflow at {shown}: {reason}"
+        if error.error_code in _REFUSALS:
+            todo = f"set {' and '.join(_CREDENTIALS)} to those of an account{_REFUSALS[error.error_code]}"
+            raise RegistryError(f"{_CREDENTIALS[0]}: {_shown_user()} is refused by MLflow at {shown}; {todo}") from error
         if error.error_code not in _AWAY:
             raise RegistryError(message) from error
         ours = tracking_uri() == mlflow_database()
@@ -97,6 +104,11 @@ def connect() -> Iterator[MlflowClient]:
         raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {str(error).splitlines()[0]}") from error
     except ImportError as error:  # of a database's or a store's driver
         raise RegistryError(f"MLflow at {without_credentials(tracking_uri())}: {error}; install it into .venv") from error
+
+
+def _shown_user() -> str:
+    name = os.environ.get(_CREDENTIALS[0])
+    return f"{name!r} with its password" if name else "a client without a name"
 
 
 def _reason(error: MlflowException) -> str:
@@ -119,6 +131,7 @@ def _make_database() -> None:
 def experiment(client: MlflowClient) -> str:
     """The experiment's id. A local database keeps files under artifacts/mlflow, where `make up` serves them too."""
     if known := client.get_experiment_by_name(EXPERIMENT):
+        _check_files(str(known.artifact_location))
         return str(known.experiment_id)
     local = None if tracking_uri().startswith("http") else mlflow_artifacts().as_uri()
     try:
@@ -127,6 +140,21 @@ def experiment(client: MlflowClient) -> str:
         if known := client.get_experiment_by_name(EXPERIMENT):
             return str(known.experiment_id)
         raise
+
+
+def _check_files(location: str) -> None:
+    """See that the files of an experiment are where its server is: a folder of another machine would be made here instead.
+
+    :raises RegistryError: the experiment was made for files of the server's own machine.
+    """
+    server = urlsplit(tracking_uri())
+    near = not server.scheme.startswith("http") or server.hostname in _LOOPBACK
+    if not near and urlsplit(location).scheme in ("", "file"):
+        todo = "bring it up with --artifacts-destination on a new database (docs/servers.md)"
+        raise RegistryError(
+            f"MLflow at {without_credentials(tracking_uri())}: keeps files of {EXPERIMENT} in {location}, a folder of its own machine; "
+            f"wanted a server that hands them out (mlflow-artifacts:); {todo}"
+        )
 
 
 def start_run(name: str, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Sequence[tuple[str, str, str]] = ()) -> str:

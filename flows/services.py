@@ -5,10 +5,12 @@ decision that matters: the state holds the process's id and start time, so that 
 nothing else, whoever has the id by then.
 """
 
+import base64
 import contextlib
 import http.client
 import json
 import os
+import pwd
 import signal
 import socket
 import ssl
@@ -19,6 +21,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.addresses import without_credentials
 from pipeline.errors import PipelineError
@@ -28,11 +31,17 @@ from . import processes
 HOST = "127.0.0.1"
 START_SECONDS = 180.0
 GRACE_SECONDS = 20.0
+PREFECT_AUTH = "PREFECT_API_AUTH_STRING"
 _LAST_LINES = 5
+_REFUSALS = {401, 403}
 
 
 class ServiceError(PipelineError):
     """A server that cannot be started, or does not answer."""
+
+
+def nothing() -> None:
+    """What comes before most services' start."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Service:
 
     :param ready: whether it does its work yet. :param folder: where `servers/` holds its state and `logs/` its log.
     :param port: None where it listens on none. :param variable: the environment variable that sets the port.
+    :param prepare: what comes before its start. :param user: whom it runs as; None: whoever starts it.
+    :param stop: the signal that it ends by.
     """
 
     name: str
@@ -50,6 +61,9 @@ class Service:
     folder: Path
     port: int | None = None
     variable: str = ""
+    prepare: Callable[[], None] = nothing
+    user: str | None = None
+    stop: signal.Signals = signal.SIGTERM
 
     @property
     def state(self) -> Path:
@@ -75,6 +89,7 @@ class Service:
         """
         for path in (self.state, self.log):
             path.parent.mkdir(parents=True, exist_ok=True)
+        self.prepare()
         with self.log.open("ab") as log:
             child = subprocess.Popen(
                 self.command,
@@ -84,11 +99,12 @@ class Service:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_listen_to_interrupts,
+                **as_user(self.user),
             )
         found = processes.find(child.pid)
         if found is None:
             raise ServiceError(f"{self.name}: ended at once; see {self.log}")
-        self.state.write_text(json.dumps(asdict(found) | {"port": self.port}), "utf-8")
+        self.state.write_text(json.dumps(asdict(found) | {"port": self.port, "stop": self.stop}), "utf-8")
 
     def wait(self) -> None:
         """Wait until it is ready.
@@ -130,33 +146,62 @@ def end(state: Path) -> bool:
     """End what a state file speaks of, with its children. Returns whether it ran."""
     known = running(state)
     if known is not None:
-        processes.end(known, GRACE_SECONDS)
+        stop = signal.Signals(json.loads(state.read_text("utf-8")).get("stop", signal.SIGTERM))
+        processes.end(known, GRACE_SECONDS, stop)
     state.unlink(missing_ok=True)
     return known is not None
 
 
-def answers(address: str) -> bool:
+def answers(address: str, credentials: str = "") -> bool:
     """Whether a server answers an address with success."""
+    return ask(address, credentials) is not None
+
+
+def ask(address: str, credentials: str = "") -> bytes | None:
+    """What a server of this machine answers; None where it answers no success.
+
+    :param credentials: NAME:PASSWORD, where it asks for them.
+    """
     with contextlib.suppress(OSError):
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is never behind a proxy
-        with opener.open(address, timeout=5) as response:
-            return bool(response.status == 200)
-    return False
+        with opener.open(_request(address, credentials), timeout=5) as response:
+            return bytes(response.read())
+    return None
 
 
-def check_prefect(address: str) -> None:
-    """See that a Prefect server, here or elsewhere, answers.
+def check_prefect(address: str, seconds: float = 5) -> None:
+    """See that a Prefect server, here or elsewhere, answers in time, and takes this client.
 
     :raises ServiceError: it does not.
     """
+    shown, known = without_credentials(address), os.environ.get(PREFECT_AUTH, "")
     try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=5):  # noqa: S310  the user's own address
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=seconds):  # noqa: S310  the user's own address
+            pass
+        with urllib.request.urlopen(_request(f"{address.rstrip('/')}/admin/version", known), timeout=seconds):  # noqa: S310  health is told to all
             return
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
             return  # Prefect has settings of its own for these
+        if isinstance(error, urllib.error.HTTPError) and error.code in _REFUSALS:
+            got = "others than its own" if known else "none"
+            todo = f"set {PREFECT_AUTH} to NAME:PASSWORD, as the server has it"
+            raise ServiceError(f"{PREFECT_AUTH}: got {got}, wanted the credentials of the Prefect server at {shown}; {todo}") from error
         todo = "start it with make up, or unset PREFECT_API_URL to run without one"
-        raise ServiceError(f"PREFECT_API_URL: no Prefect server answers at {without_credentials(address)}; {todo}") from error
+        raise ServiceError(f"PREFECT_API_URL: no Prefect server answers at {shown}; {todo}") from error
+
+
+def _request(address: str, credentials: str) -> urllib.request.Request:
+    token = base64.b64encode(credentials.encode()).decode()
+    return urllib.request.Request(address, headers={"Authorization": f"Basic {token}"} if credentials else {})  # noqa: S310
+
+
+def as_user(name: str | None) -> dict[str, Any]:
+    """What has a child process run as another user; only root may."""
+    if name is None:
+        return {}
+    found = pwd.getpwnam(name)
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
 
 
 def port_is_free(port: int) -> bool:

@@ -1,30 +1,32 @@
-"""`python -m flows.stack up|down|status`: Prefect, MLflow, deployments and a worker on this machine.
+"""`python -m flows.stack up|down|status`: Prefect, MLflow, deployments and workers on this machine.
 
-In: ports from PREFECT_PORT and MLFLOW_PORT, the artifacts folder. Out: servers on loopback that share MLflow's database
-with `pretrain-bert run`. The decision that matters: `up` leaves all of it running or nothing that it started.
+In: the kind of the stack from STACK, the artifacts folder. Out: servers on loopback, which `up` leaves running whole or
+not at all. The decision that matters: `up` writes down what it runs, so that `down` and `status` need no setting.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import PipelineError
 
 from . import services
-from .places import QUIET, STORE, artifacts, mlflow_artifacts, mlflow_database, store
-from .services import HOST, Service, ServiceError
+from .places import QUIET, artifacts
+from .servers import KINDS, NAMES, Stack, find_stack, home
+from .services import Service, ServiceError
 
-POOL = "cpu"
+KIND = "STACK"
 PROJECT = "prefect.yaml"
-_NAMES = ("mlflow-server", "prefect-server", "worker")  # in the order in which they start
-_PORTS = {"prefect-server": ("PREFECT_PORT", 4200), "mlflow-server": ("MLFLOW_PORT", 5000)}
 
 
 def main() -> int:
     """Run the command line. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m flows.stack", description="Servers, deployments and a worker on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m flows.stack", description="Servers, deployments and workers on this machine.")
     parser.add_argument("action", choices=["up", "down", "status"])
     action = parser.parse_args().action
     try:
@@ -41,143 +43,128 @@ def up() -> int:
     """
     if not Path(PROJECT).is_file():
         raise ServiceError(f"{Path.cwd()}: no {PROJECT} here; wanted the project's folder as the working folder")
-    prefect, mlflow = (_port(name) for name in _PORTS)
-    known = _services(prefect, mlflow)
-    new = [service for service in known if services.running(service.state) is None]
+    stack = find_stack(_wanted_kind())
+    new = [service for service in stack.services if services.running(service.state) is None]
     for service in new:
         service.check_port()
+    _record().parent.mkdir(parents=True, exist_ok=True)
+    record = {"kind": stack.kind, "services": [service.name for service in stack.services], "addresses": stack.addresses}
+    _record().write_text(json.dumps(record), "utf-8")
     try:
-        for service in known:
-            print(f"{service.name}: {'starts' if service in new else 'runs already'}", flush=True)
-            if service in new:
-                service.start()
-            if service.name == "prefect-server":  # the two servers start at the same time; the worker needs both
-                for server in known[:2]:
-                    server.wait()
-        known[-1].wait()
-        deployed = _deploy(_prefect_api(prefect))
+        for group in stack.servers:
+            _start(group, new)
+            for service in group:
+                service.wait()
+        log = artifacts() / "logs" / "deploy.log"
+        log.unlink(missing_ok=True)
+        _tell_prefect(stack, log, "flows.automations")
+        _start(stack.workers, new)
+        _tell_prefect(stack, log, "prefect --no-prompt deploy --all")
+        for service in stack.workers:
+            service.wait()
     except BaseException:
         for service in reversed(new):
             services.end(service.state)
         raise
-    print(deployed)
-    _say_where(prefect, mlflow)
-    run = ".venv/bin/prefect deployment run pretrain-bert/tiny --watch"
-    print("\nnext, in this shell:")
-    print(f"  export PREFECT_API_URL={_prefect_api(prefect)} MLFLOW_TRACKING_URI=http://{HOST}:{mlflow}")
-    print(f"  {run}                                  # WikiText-2")
-    print(f"  {run} --param corpus=/path/to/folder   # your own texts")
+    print(f"deployments: as in {PROJECT}")
+    _say_where(stack.addresses)
+    _say_what_next(stack)
     return 0
+
+
+def _start(group: tuple[Service, ...], new: list[Service]) -> None:
+    for service in group:
+        print(f"{service.name}: {'starts' if service in new else 'runs already'}", flush=True)
+        if service in new:
+            service.start()
 
 
 def down() -> int:
     """End what `up` started."""
+    known = _recorded()
     ended = []
-    for name in reversed(_NAMES):
-        ended.append(services.end(_state(name)))
-        print(f"{name}: {'ended' if ended[-1] else 'did not run'}", flush=True)
+    for name in reversed(NAMES):
+        ran = services.end(services.state_file(artifacts(), name))
+        ended.append(ran)
+        if ran or name in known["services"]:
+            print(f"{name}: {'ended' if ran else 'did not run'}", flush=True)
+    _record().unlink(missing_ok=True)
     if any(ended):
         print("\nnext, in the shell of the export, which else looks for servers that are gone:")
-        print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
+        team = " PREFECT_API_AUTH_STRING MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD" if known["kind"] == "team" else ""
+        print(f"  unset PREFECT_API_URL MLFLOW_TRACKING_URI{team}")
     return 0
 
 
 def status() -> int:
     """Say what runs. Returns 0 where all of it does."""
-    alive = {name: services.running(_state(name)) is not None for name in _NAMES}
+    known = _recorded()
+    alive = {name: services.running(services.state_file(artifacts(), name)) is not None for name in known["services"]}
     for name, runs in alive.items():
         print(f"{name}: {'runs' if runs else 'does not run'}")
-    if all(alive.values()):
-        _say_where(_port("prefect-server"), _port("mlflow-server"))
+    if all(alive.values()) and known["addresses"]:
+        _say_where(known["addresses"])
     return 0 if all(alive.values()) else 3
 
 
-def _say_where(prefect: int, mlflow: int) -> None:
-    print(f"Prefect  http://{HOST}:{prefect}")
-    print(f"MLflow   http://{HOST}:{mlflow}")
+def _say_where(addresses: Mapping[str, str]) -> None:
+    print(f"Prefect  {addresses['PREFECT_API_URL'].removesuffix('/api')}")
+    print(f"MLflow   {addresses['MLFLOW_TRACKING_URI']}")
     print(f"logs     {artifacts() / 'logs'}")
 
 
-def _state(name: str) -> Path:
-    return services.state_file(artifacts(), name)
+def _say_what_next(stack: Stack) -> None:
+    run = ".venv/bin/prefect deployment run pretrain-bert/tiny --watch"
+    print("\nnext, in this shell:")
+    if stack.file:
+        print(f"  source {stack.file}   # addresses and passwords; both pages ask for them")
+    else:
+        print(f"  export {' '.join(f'{name}={value}' for name, value in stack.client.items())}")
+    print(f"  {run}                                  # WikiText-2")
+    print(f"  {run} --param corpus=/path/to/folder   # your own texts")
 
 
-def _port(name: str) -> int:
-    """The port of a running server, else the one to start it on.
+def _wanted_kind() -> str:
+    """The kind to bring up.
 
-    :raises ServiceError: the environment's is not a port.
+    :raises ServiceError: there is no such kind, or another one runs here.
     """
-    if services.running(_state(name)) and (known := services.port_of(_state(name))):
-        return known
-    variable, default = _PORTS[name]
-    text = os.environ.get(variable) or str(default)
-    if not text.isdecimal() or not 0 < int(text) < 2**16:
-        raise ServiceError(f"{variable}: got {text!r}, wanted a port from 1 to 65535")
-    return int(text)
+    kind = os.environ.get(KIND) or KINDS[0]
+    if kind not in KINDS:
+        raise ServiceError(f"{KIND}: got {kind!r}, wanted {' or '.join(KINDS)}")
+    runs = _recorded()["kind"] if any(services.running(services.state_file(artifacts(), name)) for name in NAMES) else kind
+    if runs != kind:
+        raise ServiceError(f"{KIND}: got {kind}, while the stack `{runs}` runs here; make down ends it, make up {KIND}={runs} keeps it")
+    return kind
 
 
-def _prefect_api(port: int) -> str:
-    return f"http://{HOST}:{port}/api"
+def _record() -> Path:
+    return artifacts() / "servers" / "stack"
 
 
-def _services(prefect: int, mlflow: int) -> list[Service]:
-    """The servers and the worker, in the order in which they start."""
-    api, tracking = _prefect_api(prefect), f"http://{HOST}:{mlflow}"
-    folder = artifacts()
-    home = {"PREFECT_HOME": str(artifacts() / "servers" / "prefect"), "PREFECT_API_URL": api}
-    work = {
-        STORE: store().root,
-        "BERT_HOME": str(Path.cwd()),
-        "MLFLOW_TRACKING_URI": tracking,
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-    }
-    tool = [sys.executable, "-m"]
-    # The default root is a plain path on this machine, as `pretrain-bert run` writes it: either reads the other's.
-    files = ["--backend-store-uri", mlflow_database(), "--default-artifact-root", str(mlflow_artifacts())]
-    return [
-        Service(
-            "mlflow-server",
-            [*tool, "mlflow", "server", "--host", HOST, "--port", str(mlflow), "--workers", "1", *files],
-            QUIET | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            lambda: services.answers(f"{tracking}/health"),
-            folder,
-            port=mlflow,
-            variable="MLFLOW_PORT",
-        ),
-        Service(
-            "prefect-server",
-            [*tool, "prefect", "server", "start", "--host", HOST, "--port", str(prefect)],
-            QUIET | home,
-            lambda: services.answers(f"{api}/health"),
-            folder,
-            port=prefect,
-            variable="PREFECT_PORT",
-        ),
-        Service(
-            "worker",
-            [*tool, "prefect", "worker", "start", "--pool", POOL, "--type", "process"],  # makes the pool where there is none
-            QUIET | home | work,
-            lambda: services.answers(f"{api}/work_pools/{POOL}"),
-            folder,
-        ),
-    ]
+def _recorded() -> dict[str, Any]:
+    """The kind, services and addresses of the last `up`; the services that a laptop always has, where there was none."""
+    try:
+        known: dict[str, Any] = json.loads(_record().read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {"kind": KINDS[0], "services": ["mlflow-server", "prefect-server", "worker"], "addresses": {}}
+    return known
 
 
-def _deploy(api: str) -> str:
-    """Bring the deployments on the server into line with `prefect.yaml`, and its automations with `automations.py`.
+def _tell_prefect(stack: Stack, log: Path, *commands: str) -> None:
+    """Bring the server's pools, automations and deployments into line with what stands here.
 
     :raises ServiceError: Prefect refuses them.
     """
     environment = {name: value for name, value in os.environ.items() if name != "BERT_HOME"}  # the worker fills it in
-    environment |= QUIET | {"PREFECT_API_URL": api, "PREFECT_HOME": str(artifacts() / "servers" / "prefect")}
-    log = artifacts() / "logs" / "deploy.log"
-    with log.open("w", encoding="utf-8") as said:
-        for words in ("prefect work-pool create gpu --type process --overwrite", "prefect --no-prompt deploy --all", "flows.automations"):
+    environment |= QUIET | home() | dict(stack.client)
+    with log.open("a", encoding="utf-8") as said:
+        for words in commands:
             command = [sys.executable, "-m", *words.split()]
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             if done.returncode:
-                raise ServiceError(f"python -m {words}: ended with exit status {done.returncode}; see {log}")
-    return f"deployments: as in {PROJECT}"
+                last = log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+                raise ServiceError(f"python -m {words}: ended with exit status {done.returncode}; its last words: {last}; see {log}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def free_port() -> int:
 
 def environment(**changed: str) -> dict[str, str]:
     """This process's environment without settings of its own servers and stores."""
-    ours = ("PREFECT_", "MLFLOW_", "BERT_")
+    ours = ("PREFECT_", "MLFLOW_", "BERT_", "POSTGRES_", "STACK")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changed
 
 
@@ -82,7 +82,7 @@ class Stack:
 def act(action: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the stack's command in the project's folder."""
     return subprocess.run(
-        [sys.executable, "-m", "flows.stack", action], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "flows.stack", action], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -93,6 +93,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     prefect, mlflow = free_port(), free_port()
     client = environment(
         BERT_STORE=str(folder),
+        BERT_WORKERS="cpu",  # also where there is a GPU
         PREFECT_PORT=str(prefect),
         MLFLOW_PORT=str(mlflow),
         PREFECT_API_URL=f"http://127.0.0.1:{prefect}/api",

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,3 +214,17 @@ def test_a_database_that_is_none_is_one_line_with_the_reason(monkeypatch: pytest
     with pytest.raises(RegistryError, match=r"mlflow.db: .*file is not a database") as caught:
         registry.start_run("x", {}, {"run_key": "abc"})
     assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_on_files_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(location: str) -> Any:
+        return SimpleNamespace(get_experiment_by_name=lambda name: SimpleNamespace(experiment_id="1", artifact_location=location))
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    for local in ("/srv/mlflow/1", "file:///srv/mlflow/1"):
+        with pytest.raises(RegistryError, match=f"keeps files of {EXPERIMENT} in {local}, .*--artifacts-destination"):
+            registry.experiment(of(local))
+    for reached in ("mlflow-artifacts:/1", "s3://bucket/1"):
+        assert registry.experiment(of(reached)) == "1"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert registry.experiment(of("/srv/mlflow/1")) == "1", "the server of this machine"
