@@ -70,8 +70,9 @@ def _found(run: RunSettings) -> int:
 def _start(run: RunSettings, ranks: int, *, is_host: bool) -> int:
     run.save()
     os.environ[AGENT] = str(os.getpid())
-    if run.training.nodes > 1:  # else torchrun keeps the first round's address, which a machine that joins a later one never learns
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    # Each start has a store of its own. In the one that torchrun shares among starts, ranks find the addresses of dead ones, and a
+    # machine that comes back finds none.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if ranks > 1:  # torchrun would set one thread for each
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     try:
