@@ -114,21 +114,31 @@ def test_what_a_killed_worker_of_dask_was_at_is_done_again(server, cluster, tmp_
     assert pid != os.getpid()
 
 
-def tell_and_wait(folder: Path) -> None:
+WAITS = """
+import os, sys, time
+from pathlib import Path
+from prefect import flow
+from flows.builders import builders
+from pipeline.settings import BuilderSettings
+
+def tell_and_wait(folder):
     (folder / str(os.getpid())).touch()
-    time.sleep(FOREVER)
+    time.sleep(600)
+
+@flow
+def run():
+    with builders(BuilderSettings(runner=sys.argv[1], workers=1)) as those:
+        those.map(tell_and_wait, [Path(sys.argv[2])])
+
+if __name__ == "__main__":
+    run()
+"""
 
 
 @pytest.mark.parametrize("runner", ["processes", "dask"])
 def test_builders_end_with_a_run_that_is_killed(server, pids: Path, eventually, runner: str) -> None:
-    code = (
-        "import sys; from pathlib import Path; from pipeline.settings import BuilderSettings\n"
-        "from tests.flows.test_builders import in_flow, tell_and_wait\n"
-        "if __name__ == '__main__':\n"
-        "    in_flow(BuilderSettings(runner=sys.argv[1], workers=1), lambda those: those.map(tell_and_wait, [Path(sys.argv[2])]))\n"
-    )
     script = pids.parent / "run.py"
-    script.write_text(code, "utf-8")
+    script.write_text(WAITS, "utf-8")
     environment = os.environ | {"PREFECT_API_URL": server, "PYTHONPATH": str(ROOT)}
     run = subprocess.Popen([sys.executable, str(script), runner, str(pids)], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
     try:
