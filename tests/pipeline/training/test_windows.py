@@ -265,8 +265,9 @@ def test_a_shard_that_one_rank_finds_damaged_ends_all_of_them_before_the_first_s
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [1, 1]
-    for out, error in said:
-        assert error.splitlines()[-1].startswith(f"error: {shard}: sha256 ") and "Traceback" not in error and "step 1" not in out
+    (why,) = [line for _, error in said for line in error.splitlines() if line.startswith("error: ")]
+    assert why.startswith(f"error: {shard}: sha256 "), "the rank that found it says so"
+    assert not [text for both in said for text in both if "Traceback" in text or "step 1" in text]
 
 
 def test_a_shard_that_is_not_what_its_manifest_says_is_an_error_that_names_it(tmp_path: Path) -> None:
