@@ -10,8 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from mlflow.tracking import MlflowClient
 from moto.server import ThreadedMotoServer
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import handover, processes, services
+from flows import automations, handover, processes, services
 from flows.places import QUIET
 from pipeline.errors import SettingsError
 
 from .conftest import ROOT, Stack, environment, free_port, until, write_corpus
 
+pytestmark = pytest.mark.timeout(1200)  # servers, workers and five flow runs' processes, on a machine that is busy otherwise
 STALE_SECONDS = 40  # a heartbeat comes each 30 seconds, which is the least that Prefect takes
 PARAMETERS: dict[str, Any] = {
     "steps": 150,
@@ -76,7 +77,8 @@ def command_line(process: processes.Process) -> bytes:
 def kill(worker: processes.Process) -> None:
     """As a machine dies: nobody says goodbye."""
     for process in processes.descendants([worker]):
-        os.kill(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def copy_project(home: Path) -> Path:
@@ -173,22 +175,21 @@ def site(tmp_path_factory: pytest.TempPathFactory, s3: str) -> Iterator[Site]:
     cpu = machine("cpu", sys.executable, PYTHONPATH=str(cpu_home))
     gpu = machine("gpu", interpreter(gpu_home), "--limit", "1")
     gpu.environment.pop("PYTHONPATH", None)
-    deployer = environment(**clients, PREFECT_HOME=str(folder / "client"), BERT_STALE_SECONDS=str(STALE_SECONDS))
+    deployer = environment(**clients, PREFECT_HOME=str(folder / "client"))
     made = Site(Stack(folder, api, tracking, deployer), cpu, gpu, client, [])
     try:
         for service in servers:
             service.start()
         for service in servers:
             service.wait()
+        for pool in ("cpu", "gpu"):
+            made.stack.ask("work_pools/", {"name": pool, "type": "process"})
         made.start_worker(cpu)
-        names = ["-n", "tiny", "-n", "gpu"]
-        for words in (
-            ["prefect", "work-pool", "create", "gpu", "--type", "process"],
-            ["prefect", "--no-prompt", "deploy", *names],
-            ["flows.automations"],
-        ):
-            done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=deployer, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
+        deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "-n", "tiny", "-n", "gpu"]
+        done = subprocess.run(deploy, cwd=ROOT, env=deployer, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with temporary_settings({PREFECT_API_URL: api}):
+            assert automations.bring(automations.stale_runs(STALE_SECONDS)) == "made"
         yield made
     finally:
         for log in folder.glob("*/worker.log"):
@@ -205,56 +206,41 @@ class Story:
 
     :param first: the flow run whose training began first; `second` waited for it.
     :param live_steps: that MLflow had of the first while it trained. :param trainer: how its training was started.
-    :param refused: a run for a GPU, which its worker does not have.
     """
 
     first: str
     second: str
     live_steps: list[int]
     trainer: bytes
-    refused: str
 
 
 @pytest.fixture(scope="module")
 def story(site: Site, tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, int], str]) -> Story:
     corpus = str(write_corpus(tmp_path_factory.mktemp("corpora") / "far-birds", text, train=100, valid=20))
-    stack, mark = site.stack, time.monotonic()
-
-    def clock(what: str) -> None:
-        print(f"{time.monotonic() - mark:6.1f} s  {what}")
-
+    stack = site.stack
     both = [site.start(corpus=corpus, training={"seed": seed}) for seed in (1, 2)]
     until(lambda: any("none is online" in line for line in stack.said(both[0])), "the first says that no worker is there")
-    clock("none online")
     worker = site.start_worker(site.gpu)
     until(lambda: all(site.children(run) for run in both), "both hand over")
-    clock("handed over")
     trains = until(lambda: [run for run in both if site.children(run)[0]["state"]["type"] == "RUNNING"], "one trains")
-    clock("one runs")
     first, second = trains[0], next(run for run in both if run not in trains)
     until(site.checkpoints, "a checkpoint")
     live = until(lambda: site.metrics(first), "live metrics")
-    clock("checkpoint and metrics")
     assert stack.state(site.children(first)[0]["id"])["type"] == "RUNNING"
     (trainer,) = map(command_line, site.gpu.training(worker))
     until(lambda: any("at 'bert-tiny-far-birds" in line for line in stack.said(second)), "the second says at what the worker is")
-    clock("second waits")
     kill(worker)
     assert stack.state(site.children(first)[0]["id"])["type"] == "RUNNING", "nobody is left to say otherwise"
 
     worker = site.start_worker(site.gpu)
     until(lambda: any("pairs/s" in line for line in stack.said(site.children(second)[0]["id"])), "the second trains")
-    clock("second trains")
     family = processes.descendants([worker]) - {worker}
     stack.ask(f"flow_runs/{second}/set_state", {"state": {"type": "CANCELLING"}, "force": False})  # as the page does
     until(lambda: not family & processes.running().keys(), "the training of the second ends")
-    clock("second's training is gone")
 
-    refused = site.start(corpus=corpus, training={"device": "cuda"})
-    for run in (second, refused, first):
+    for run in (second, first):
         until(lambda run=run: stack.state(run)["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}, "an end")
-        clock(f"end of {run}")
-    return Story(first, second, live, trainer, refused)
+    return Story(first, second, live, trainer)
 
 
 def states(site: Site, run: str) -> list[str]:
@@ -282,7 +268,8 @@ def test_a_killed_machine_loses_what_its_last_checkpoint_lacks(site: Site, story
 
 
 def test_waiting_is_said(site: Site, story: Story) -> None:
-    assert any("none is online: start one with `prefect worker start --pool gpu" in line for line in site.stack.said(story.first))
+    said = [line for run in (story.first, story.second) for line in site.stack.said(run)]  # the worker came once one had said so
+    assert any("none is online: start one with `prefect worker start --pool gpu" in line for line in said), said
     waited = f"waiting for a worker of pool gpu; 1 of pool gpu online, at '{site.children(story.first)[0]['name']}'"
     assert any(waited in line for line in site.stack.said(story.second)), site.stack.said(story.second)
 
@@ -291,12 +278,6 @@ def test_a_cancel_ends_the_training_on_the_other_machine(site: Site, story: Stor
     assert states(site, story.second)[0] == "CANCELLED"
     until(lambda: states(site, story.second) == ["CANCELLED", "CANCELLED"], "the child is Cancelled too", 90)
     assert not [line for line in site.stack.said(story.second) if "Traceback" in line]
-
-
-def test_an_error_over_there_is_one_line_here(site: Site, story: Story) -> None:
-    assert states(site, story.refused) == ["FAILED", "FAILED"]
-    (line,) = (line for line in site.stack.said(story.refused) if "training.device" in line)
-    assert line.endswith("': training.device: got cuda, but torch sees no GPU here; set it to auto or cpu")
 
 
 def test_a_deployment_that_is_nowhere_is_refused_before_any_work(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
