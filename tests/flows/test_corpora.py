@@ -95,9 +95,9 @@ def results(stack: Stack, s3: str, tmp_path_factory: pytest.TempPathFactory) -> 
             (folder / form / name).write_bytes(contents)
             web.answers[f"/{form}/{name}"] = whole(contents)
             bucket.pipe(f"corpora/{form}/{name}", contents)
-            addresses[f"{form}, local"] = str(folder / form)
             addresses[f"{form}, HTTP"] = web.url(f"/{form}/{name}?signature={SECRET}").replace("//", f"//me:{SECRET}@")
             addresses[f"{form}, S3"] = f"s3://corpora/{form}/*"
+            addresses[f"{form}, local"] = str(folder / form)
         addresses["json-lines, memory"] = "memory://kept"
         memory = "".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in documents())
         given = {"addresses": addresses, "memory": memory, "settings": SETTINGS, "model": "bert-of-each-form"}
@@ -141,5 +141,6 @@ def test_nothing_that_is_recorded_holds_the_credentials_of_corpus_and_store(stac
     recorded = json.dumps([runs, said, shown]) + repr(versions) + repr(trained)
     assert "http://127.0.0.1" in recorded and "s3://corpora" in recorded
     files = [path for path in stack.folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
-    assert any(b"s3://corpora/parquet/" in path.read_bytes() for path in files if path.name == "manifest.json")
+    assert any(b'"source": "http://127.0.0.1' in path.read_bytes() for path in files if path.name == "manifest.json")
+    assert any(b"s3://corpora/" in path.read_bytes() for path in files)
     assert SECRET not in recorded and not [path for path in files if SECRET.encode() in path.read_bytes()]
