@@ -141,5 +141,6 @@ def test_nothing_that_is_recorded_holds_the_credentials_of_corpus_and_store(stac
     recorded = json.dumps([runs, said, shown]) + repr(versions) + repr(trained)
     assert "http://127.0.0.1" in recorded and "s3://corpora" in recorded
     files = [path for path in stack.folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
-    assert any(b"s3://corpora/wikitext/" in path.read_bytes() for path in files if path.name == "manifest.json")
+    assert any(b'"source": "http://127.0.0.1' in path.read_bytes() for path in files if path.name == "manifest.json")
+    assert any(b"s3://corpora/" in path.read_bytes() for path in files)
     assert SECRET not in recorded and not [path for path in files if SECRET.encode() in path.read_bytes()]
