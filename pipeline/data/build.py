@@ -31,7 +31,7 @@ _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MANY_DROPPED = 0.1  # of the pairs
 _MANY_UNKNOWN = 0.2  # share of a split's tokens; a word-level vocabulary leaves some 6% of English unknown
-_MEMORY_OF_TEXT, _MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
+MEMORY_OF_TEXT, MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def _advise_on_size(sizes: list[int], setting: str, dupe_factor: int) -> None:
     largest = max(sizes) >> 20
     wanted = min(len(sizes) * largest // GOOD_BUCKET, MOST_BUCKETS)
     if largest > LARGE_BUCKET and wanted > len(sizes):
-        memory = largest * (_MEMORY_OF_TEXT + _MEMORY_OF_REPEAT * (dupe_factor - 1))
+        memory = largest * (MEMORY_OF_TEXT + MEMORY_OF_REPEAT * (dupe_factor - 1))
         logger.warning(
             "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
             "for less memory set it to %d",
