@@ -187,7 +187,7 @@ def _lines(child: "subprocess.Popen[bytes]") -> Iterator[tuple[bool, str]]:
 def _last_words(status: int, errors: Sequence[str], output: Path) -> str:
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
     if status == -signal.SIGKILL:
-        how += ", as the kernel does where memory runs out; lower training.batch_size"
+        how += ", as the kernel does where memory runs out; lower training.micro_batch_size"
     words = f"; its last words: {' / '.join(errors)}" if errors else ""
     return f"training {how}{words}; everything it said is in {output}"
 

@@ -84,8 +84,11 @@ def _start(run: RunSettings, ranks: int, *, is_host: bool) -> int:
     except (RendezvousError, DistError) as error:
         if Store(run.store).find(STAGE, run.key):  # a machine that came too late to train
             return 0
+        why = error.__cause__ or error
+        if run.training.nodes == 1:
+            raise TrainingError(f"the ranks of this machine do not find one another: {why}; start the run again") from error
         todo = f"start the run on all {run.training.nodes} machines, and see that each reaches the address"
-        raise TrainingError(f"training.rendezvous {run.training.rendezvous}: {error.__cause__ or error}; {todo}") from error
+        raise TrainingError(f"training.rendezvous {run.training.rendezvous}: {why}; {todo}") from error
     return 0 if Store(run.store).find(STAGE, run.key) else 1
 
 
