@@ -13,6 +13,7 @@ BLOCKED = {
     "pipeline/data": {"torch", "prefect", "mlflow", "model", "training", "export", "encoding"},
     "pipeline/model": {"data", "training", "storage", "shards", "settings", "numpy", "pyarrow", "fsspec", "tokenizers"},
     "pipeline/training": {"data", "tokenizers", "prefect", "mlflow", "export", "encoding"},
+    "pipeline/estimate": {"torch", "model", "training", "export", "encoding"},
     "pipeline": {"prefect", "mlflow", "flows"},
 }
 
