@@ -62,7 +62,7 @@ def _runner(settings: BuilderSettings) -> TaskRunner[Any]:
     if settings.runner == "threads":
         return ThreadPoolTaskRunner(max_workers=settings.workers or threads())
     if settings.runner == "processes":
-        return ProcessPoolTaskRunner(max_workers=settings.workers or os.cpu_count(), initializer=_end_with, initargs=(os.getpid(),))
+        return ProcessPoolTaskRunner(max_workers=_local_workers(settings), initializer=_end_with, initargs=(os.getpid(),))
     try:
         dask: Any = importlib.import_module("prefect_dask").DaskTaskRunner
     except ImportError as error:
@@ -71,7 +71,12 @@ def _runner(settings: BuilderSettings) -> TaskRunner[Any]:
         return dask(address=settings.address, client_kwargs={"timeout": CONNECT_SECONDS})  # type: ignore[no-any-return]
     # Any port for what always listens, on this machine alone; and no limit of memory, past which a worker waits for ever.
     of_cluster = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
-    return dask(cluster_kwargs={"n_workers": settings.workers or os.cpu_count(), **of_cluster})  # type: ignore[no-any-return]
+    return dask(cluster_kwargs={"n_workers": _local_workers(settings), **of_cluster})  # type: ignore[no-any-return]
+
+
+def _local_workers(settings: BuilderSettings) -> int:
+    """Processes of this machine."""
+    return settings.workers or os.cpu_count() or 1
 
 
 def _end_with(parent: int) -> None:
@@ -111,13 +116,12 @@ class _Pool:
         """Builders that there are, where none is asked for."""
         if self._client is not None:
             return sum(self._client.nthreads().values())
-        return threads() if self._settings.runner == "threads" else os.cpu_count() or 1
+        return threads() if self._settings.runner == "threads" else _local_workers(self._settings)
 
     def map(self, function: Callable[[_In], _Out], inputs: Sequence[_In]) -> Iterable[_Out]:
         """Results in the order of the inputs; the first error that comes is raised, and nothing else is begun."""
-        most = self.workers * (
-            1 if self._settings.address else 2
-        )  # the next one waits at its builder, but all of an address need not be ours
+        # The next one waits at its builder, but all of an address need not be ours.
+        most = self.workers * (1 if self._settings.address else 2)
         one_thread = self._settings.runner != "threads"
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         begun: dict[int, PrefectFuture[Any]] = {}
@@ -150,7 +154,7 @@ class _Pool:
         if self._client.nthreads():
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > NOBODY_SECONDS:
-            raise PipelineError(_nobody(self._settings.address or "Dask's cluster of this machine"))
+            raise PipelineError(_nobody(self._settings.address))
 
 
 def _put(ended: "queue.SimpleQueue[int]", number: int, future: PrefectFuture[Any]) -> None:
@@ -164,11 +168,12 @@ def _connect(runner: Any, settings: BuilderSettings) -> Any:
         todo = "start it there by `dask scheduler`, or set builders.address"
         raise PipelineError(f"builders.address: no scheduler answers at {settings.address} ({error}); {todo}") from error
     try:
-        client.wait_for_workers(settings.workers if not settings.address else 1, timeout=NOBODY_SECONDS)
+        client.wait_for_workers(1 if settings.address else _local_workers(settings), timeout=NOBODY_SECONDS)
     except TimeoutError as error:
         raise PipelineError(_nobody(settings.address)) from error
     return client
 
 
-def _nobody(where: str) -> str:
-    return f"{where}: no worker there for {NOBODY_SECONDS:.0f} s; start some by `dask worker {where}`; the same command goes on"
+def _nobody(address: str) -> str:
+    where, todo = (address, f"start some by `dask worker {address}`; ") if address else ("Dask's cluster of this machine", "")
+    return f"{where}: no worker there for {NOBODY_SECONDS:.0f} s; {todo}the same command goes on"

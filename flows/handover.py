@@ -21,7 +21,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 from prefect.utilities.urls import url_for
 
-from pipeline.addresses import without_credentials
+from pipeline.addresses import refuse_credentials
 from pipeline.errors import SettingsError, TrainingError, some
 from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
@@ -192,9 +192,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     """
     texts = {name: str(value) for name, value in values.items()}
     for name, text in texts.items():
-        if without_credentials(text) != text:
-            shown = without_credentials(text)
-            raise SettingsError(f"{name}: got {shown} with credentials, which must not be recorded; wanted them in the environment")
+        refuse_credentials(name, text)
     return texts
 
 

@@ -261,7 +261,9 @@ class BuilderSettings(Settings):
         "threads",
         pattern="^(threads|processes|dask)$",
     )
-    workers: int = setting("how many build at a time; 0: one a core of this machine, or all of the address", 0, ge=0, le=100_000)
+    workers: int = setting(
+        "how many build at a time; 0: one a core of this machine (threads: at most 8), or all of the address", 0, ge=0, le=100_000
+    )
     address: str = setting("of dask: its scheduler, such as tcp://HOST:8786; empty: a cluster of this machine for the while", "")
 
     def __post_init__(self) -> None:

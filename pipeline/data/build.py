@@ -21,7 +21,7 @@ from ..shards import ShardCounts
 from ..storage import Output, Recipe, Store
 from .buckets import FILE, Index, sort_documents
 from .documents import DocumentReader, split_label, wanted_text
-from .parallel import MOST_THREADS, Builders, builders_in_threads, map_in_threads
+from .parallel import Builders, builders_in_threads, map_in_threads
 from .pieces import FORMAT, Building, Sorting, build_buckets, index_of, open_once, sort_part, spans_of
 
 PART_BYTES = 32 << 20  # of text that one builder sorts, and holds in memory meanwhile
@@ -31,7 +31,7 @@ _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text
 _MANY_DROPPED = 0.1  # of the pairs
 _MANY_UNKNOWN = 0.2  # share of a split's tokens; a word-level vocabulary leaves some 6% of English unknown
-_MEMORY_OF_TEXT, _MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
+MEMORY_OF_TEXT, MEMORY_OF_REPEAT = 16, 7  # bytes for each byte of text, while a bucket is built; more for each further time through
 
 logger = logging.getLogger(__name__)
 
@@ -91,23 +91,25 @@ def build_shards(
     return _make_set(store, recipe, build, recorded)
 
 
-def _build_here(part: DocumentReader, path: Path, blank: Building, threads: Builders, advise: Callable[[list[int]], None]) -> list[Output]:
+def _build_here(
+    part: DocumentReader, path: Path, blank: Building, threads: Builders, advise: Callable[[list[int], int], None]
+) -> list[Output]:
     """The buckets of a corpus of one part, in their order."""
     index = sort_documents(part, blank.settings.buckets, path, map_in_threads)
-    advise(index.sizes())
+    advise(index.sizes(), threads.workers)
     outputs = _build_buckets([(str(path), index)], blank, threads, 0)
     path.unlink()
     return outputs
 
 
 def _build_by_many(
-    store: Store, sortings: Sequence[Sorting], blank: Building, builders: Builders, advise: Callable[[list[int]], None]
+    store: Store, sortings: Sequence[Sorting], blank: Building, builders: Builders, advise: Callable[[list[int], int], None]
 ) -> list[Output]:
     """The buckets of a larger corpus, in their order; what its parts were sorted into is deleted when all are built."""
     parts = list(builders.map(sort_part, sortings))
     files = [(part.file(FILE), index_of(part)) for part in parts]
     sizes = [sum(of_bucket) for of_bucket in zip(*(index.sizes() for _, index in files), strict=True)]
-    advise(sizes)
+    advise(sizes, builders.workers)
     outputs = _build_buckets(files, blank, builders, min(GROUP_BYTES, sum(sizes) // (_PIECES_A_WORKER * builders.workers)))
     for part in parts:
         store.delete(part.address)
@@ -150,16 +152,15 @@ def _buckets_setting(split: str) -> str:
     return "shards.buckets" if split == "train" else f"shards.{_HELD_OUT}"
 
 
-def _advise_on_size(sizes: list[int], setting: str, dupe_factor: int) -> None:
+def _advise_on_size(sizes: list[int], workers: int, setting: str, dupe_factor: int) -> None:
     """Say so where fewer, larger buckets than is good take memory."""
     largest = max(sizes) >> 20
     wanted = min(len(sizes) * largest // GOOD_BUCKET, MOST_BUCKETS)
     if largest > LARGE_BUCKET and wanted > len(sizes):
-        memory = largest * (_MEMORY_OF_TEXT + _MEMORY_OF_REPEAT * (dupe_factor - 1))
+        memory = largest * (MEMORY_OF_TEXT + MEMORY_OF_REPEAT * (dupe_factor - 1))
         logger.warning(
-            "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, one a core at a time (at most %d); "
-            "for less memory set it to %d",
-            *(setting, len(sizes), largest, memory, MOST_THREADS, wanted),
+            "%s: %d buckets of up to %d MB of text, built in some %d MB of memory each, %d at a time; for less memory set it to %d",
+            *(setting, len(sizes), largest, memory, workers, wanted),
         )
 
 

@@ -8,6 +8,7 @@ as an assumption beside the corpus's size, where whoever asks sees and changes i
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..data.build import MEMORY_OF_REPEAT, MEMORY_OF_TEXT
 from ..section import Settings, setting
 
 
@@ -57,8 +58,8 @@ class Rates(Settings):
     fill_64: float = setting("the same of segments in rows of 64 tokens", 0.99, gt=0, le=1)
     fill_128: float = setting("of 128", 0.956, gt=0, le=1)
     fill_512: float = setting("of 512", 0.89, gt=0, le=1)
-    bucket_memory: float = setting("bytes that a builder takes for each byte of its bucket's text", 16.0, gt=0)
-    repeat_memory: float = setting("more for each further time through", 7.0, ge=0)
+    bucket_memory: float = setting("bytes that a builder takes for each byte of its bucket's text", float(MEMORY_OF_TEXT), gt=0)
+    repeat_memory: float = setting("more for each further time through", float(MEMORY_OF_REPEAT), ge=0)
     stage_memory: float = setting("bytes of a data stage, beside what its buckets take", 0.45e9, gt=0)
     wordpiece_memory: float = setting("bytes of WordPiece's training", 1.25e9, gt=0)
     write: float = setting("bytes/s of checkpoints and encoders, from device to store", 0.29e9, gt=0)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..storage import Output, Recipe, Store, open_output, verify_digests
-from .run import FILE, RunSettings, read_run
+from .run import BUCKETS, FILE, RunSettings, read_run
 
 STAGE = "plan"
 FORMAT = 1
 _ADDRESSES = ("vocabulary", "encoder")
-_BUCKETS = ("train", "valid", "train_long", "valid_long")
 
 
 def publish_plan(store: Store, run: RunSettings) -> Output:
@@ -52,5 +51,5 @@ def _with_addresses(run: RunSettings, old: str, new: str) -> RunSettings:
         return f"{new}{address.removeprefix(old)}" if address else ""
 
     changes: dict[str, Any] = {name: changed(getattr(run, name)) for name in _ADDRESSES}
-    changes |= {name: [changed(address) for address in getattr(run, name)] for name in _BUCKETS}
+    changes |= {name: [changed(address) for address in getattr(run, name)] for name in BUCKETS}
     return replace(run, **changes)

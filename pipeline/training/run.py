@@ -26,13 +26,14 @@ STAGE = "run"
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WEIGHTS = "model.safetensors"
-_BUCKETS = ("train", "valid", "train_long", "valid_long")
+BUCKETS = ("train", "valid", "train_long", "valid_long")
+"""Fields that hold addresses of buckets."""
 _TYPES = {
     "store": str,
     "work": str,
     "vocabulary": str,
     "vocabulary_size": int,
-    **dict.fromkeys(_BUCKETS, list),
+    **dict.fromkeys(BUCKETS, list),
     "inputs": dict,
     "encoder": str,
 }
@@ -117,7 +118,7 @@ def plan_run(
         work="",
         vocabulary=store.address("vocabulary", train.manifest["inputs"]["vocabulary"]),
         vocabulary_size=train.facts["vocabulary_size"],
-        **{name: shard_buckets(store, sets[name]) if name in sets else [] for name in ("train", "valid", "train_long", "valid_long")},
+        **{name: shard_buckets(store, sets[name]) if name in sets else [] for name in BUCKETS},
         inputs={name: output.key for name, output in sets.items()} | ({"encoder": encoder.key} if encoder else {}),
         encoder=encoder.address if encoder else "",
         shards=preset.shards,
@@ -159,7 +160,7 @@ def read_run(path: Path) -> RunSettings:
             raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
     if values["store"]:  # a plan's is empty
         check_shared(f"{path}: store", values["store"])
-    for address in (values["vocabulary"], values["encoder"], *(bucket for name in _BUCKETS for bucket in values[name])):
+    for address in (values["vocabulary"], values["encoder"], *(bucket for name in BUCKETS for bucket in values[name])):
         refuse_credentials(f"{path}", str(address))
     sections: dict[str, type[Settings]] = {"shards": ShardSettings, "model": ModelSettings, "training": TrainingSettings}
     return RunSettings(**values | {name: kind.read(values[name]) for name, kind in sections.items()})

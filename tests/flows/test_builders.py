@@ -61,12 +61,22 @@ def in_flow(settings: BuilderSettings, work: Callable[[Builders], Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("runner", "workers", "wanted"),
-    [("threads", 1, 1), ("threads", 2, 2), ("processes", 1, 1), ("processes", 2, 2), ("dask", 1, 1), ("address", 0, 2), ("address", 1, 1)],
+    [
+        ("threads", 1, 1),
+        ("threads", 2, 2),
+        ("processes", 1, 1),
+        ("processes", 2, 2),
+        ("dask", 1, 1),
+        ("dask", 0, 2),
+        ("address", 0, 2),
+        ("address", 1, 1),
+    ],
 )
 def test_whoever_builds_the_shards_are_the_same(
     server, cluster, small_built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner: str, workers: int, wanted: int
 ) -> None:
     monkeypatch.setattr(build, "PART_BYTES", 2_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setenv("BERT_STORE", str(tmp_path / "other"))
     shutil.copytree(small_built.store.root, tmp_path / "other", ignore=shutil.ignore_patterns("bucket", "shards"))
     address = cluster.scheduler_address if runner == "address" else ""

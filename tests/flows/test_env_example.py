@@ -7,7 +7,7 @@ import subprocess
 from .conftest import ROOT
 
 SOURCES = [*(ROOT / "flows").rglob("*.py"), *(ROOT / "pipeline").rglob("*.py"), ROOT / "prefect.yaml", ROOT / "Makefile"]
-INNER = {"BERT_LEASE"}  # a parent's, for its child
+INNER = {"BERT_AGENT", "BERT_LEASE"}  # a parent's, for its child
 ELSEWHERE = re.compile(
     r"PREFECT_|MLFLOW_|DO_NOT_TRACK|PGPASSWORD|WIKITEXT2$|OMP_NUM_THREADS"
 )  # read by Prefect, MLflow, drivers, torch, tests

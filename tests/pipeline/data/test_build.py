@@ -297,7 +297,7 @@ def test_empty_buckets_are_one_output_and_hold_nobody_up(small_built, tmp_path: 
 
 @pytest.mark.parametrize(("megabytes", "count", "said"), [(64, 16, "set it to 128"), (20, 16, None), (100, MOST_BUCKETS, None)])
 def test_large_buckets_are_said_to_be_so(caplog, megabytes: int, count: int, said: str | None) -> None:
-    build._advise_on_size([megabytes << 20] * count, "shards.buckets", 1)
+    build._advise_on_size([megabytes << 20] * count, 2, "shards.buckets", 1)
     assert (said or "") in caplog.text and bool(caplog.messages) == bool(said)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.data import build
 from pipeline.data.build import build_shards
 from pipeline.data.vocabulary import build_vocabulary
 from pipeline.estimate.arithmetic import TRAINING, forward_flop
@@ -80,10 +79,6 @@ def test_shards_of_the_papers_recipe_are_as_large_as_is_estimated(wikitext2_buil
         rates = Rates(pieces_per_byte=made.facts["counts"]["tokens"] / share)
         run = Quantities(preset, Scale(corpus_gigabytes=share / 1e9, held_out=0.0), rates)
         check_shards(store, made, run.parts[long], 0.25)
-
-
-def test_a_builders_memory_is_what_the_build_advises_on() -> None:
-    assert (Rates().bucket_memory, Rates().repeat_memory) == (build._MEMORY_OF_TEXT, build._MEMORY_OF_REPEAT)
 
 
 def passed(run: Quantities) -> str:
