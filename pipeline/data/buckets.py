@@ -6,7 +6,7 @@ that matters: the hash of a document's text alone says which bucket it falls int
 once; and the buckets that one builder takes lie together, so that it reads one range of bytes of each file.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -56,15 +56,13 @@ def sort_documents(reader: DocumentReader, buckets: int, path: Path, map_blocks:
     return Index(counts.tolist(), offsets)
 
 
-def read_buckets(parts: Iterable[bytes], count: int) -> list[pa.Table]:
+def read_buckets(parts: Iterable[bytes], count: int) -> Iterator[pa.Table]:
     """The documents of buckets that lie together, each sorted by digest.
 
-    :param parts: of each file the bytes of these buckets.
+    :param parts: of each file the bytes of these buckets, which are held in memory.
     :raises pa.ArrowInvalid: the bytes are not those of so many buckets.
     """
-    batches: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
-    for part in parts:
-        messages = pa.BufferReader(part)
-        for found in batches:
-            found.append(pa.ipc.read_record_batch(pa.ipc.read_message(messages), SCHEMA))
-    return [pa.Table.from_batches(found, SCHEMA).sort_by("digest").combine_chunks() for found in batches]
+    messages = [pa.BufferReader(part) for part in parts]
+    for _ in range(count):
+        found = [pa.ipc.read_record_batch(pa.ipc.read_message(part), SCHEMA) for part in messages]
+        yield pa.Table.from_batches(found, SCHEMA).sort_by("digest").combine_chunks()

@@ -25,7 +25,7 @@ from .parallel import Builders, builders_in_threads, map_in_threads
 from .pieces import FORMAT, Building, Sorting, build_buckets, index_of, open_once, sort_part, spans_of
 
 PART_BYTES = 32 << 20  # of text that one builder sorts, and holds in memory meanwhile
-GROUP_BYTES = 32 << 20  # of text whose buckets one builder takes
+GROUP_BYTES = 48 << 20  # of text whose buckets one builder takes, and holds; a piece is to be much more work than its task run
 _PIECES_A_WORKER = 4  # so that none waits long for the last
 _HELD_OUT = "held_out_buckets"
 LARGE_BUCKET, GOOD_BUCKET = 24, 8  # MB of text

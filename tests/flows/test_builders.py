@@ -3,10 +3,8 @@
 import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,9 @@ from pipeline.shards import SHARD, shard_buckets
 from pipeline.storage import Store
 
 from .conftest import ROOT, free_port
+from .pieces import die, fail_at_one
 
 LOCAL = {"dashboard_address": "127.0.0.1:0", "threads_per_worker": 1, "memory_limit": 0}
-FOREVER = 600
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +90,11 @@ def test_whoever_builds_the_shards_are_the_same(
     assert [recorded[name] for name in ("runner", "workers", "buckets_made", "buckets_found")] == [settings["runner"], wanted, 2, 0]
 
 
-def fail_at_one(piece: int) -> None:
-    if piece == 1:
-        raise CorpusError("row 3: got nothing, wanted text")
-    time.sleep(FOREVER)
-
-
 def test_an_error_is_told_once_and_ends_the_others(server, caplog) -> None:
     with pytest.raises(CorpusError, match=r"^row 3: got nothing, wanted text$") as caught:
         in_flow(BuilderSettings(runner="processes", workers=2), lambda those: those.map(fail_at_one, range(4)))
     assert caught.value.told
     assert not [child for child in multiprocessing.active_children() if "Spawn" in child.name and not child.daemon]
-
-
-def die(marker: Path) -> int:
-    """The first time that it is called."""
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
 
 
 def test_a_process_that_is_killed_is_said_to_be(server, tmp_path: Path) -> None:
