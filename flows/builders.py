@@ -166,6 +166,8 @@ def _connect(runner: Any, settings: BuilderSettings) -> Any:
         client = runner.client
     except OSError as error:
         todo = "start it there by `dask scheduler`, or set builders.address"
+        if not settings.address:
+            raise PipelineError(f"builders.runner: Dask's cluster of this machine does not start ({error})") from error
         raise PipelineError(f"builders.address: no scheduler answers at {settings.address} ({error}); {todo}") from error
     try:
         client.wait_for_workers(1 if settings.address else _local_workers(settings), timeout=NOBODY_SECONDS)

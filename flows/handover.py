@@ -79,7 +79,7 @@ def train_elsewhere(run: RunSettings, params: Mapping[str, Any], tags: Mapping[s
     for attempt in count(1):
         step = checkpoints.newest()
         child = _run_once(run.training.deployment, parameters, attempt)
-        if trained := store().find(STAGE, run.key):  # also by a child that crashed after its work
+        if trained := store().whole(STAGE, run.key):  # also by a child that crashed after its work
             return trained
         if (state := child.state) is None or state.type != StateType.CRASHED:
             raise _error(child, run)

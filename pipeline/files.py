@@ -19,7 +19,7 @@ from .retries import RetryingFileSystem
 
 _BLOCK = 4 << 20  # bytes asked for at a time
 _CHUNK = 1 << 20
-_NEEDS_SFTP = "install 'pretrain-bert[sftp]' to use it"
+_NEEDS_SFTP = "sftp is not installed; .venv/bin/pip install -c constraints.txt -e '.[sftp]'"
 
 
 def find_file_system(address: str) -> tuple[Any, str]:

@@ -64,7 +64,7 @@ class RetryingFileSystem:
                 result = operation(self._fs)
             except Exception as error:  # fsspec's file systems raise what they like
                 if _is_refusal(error):
-                    todo = "check the credentials and what they may do, or set BERT_STORE to another place"
+                    todo = "check the credentials and what they may do, or give another address"
                     raise PipelineError(f"{self._address}: the store refuses ({_answer(error)}); {todo}") from error
                 if not can_heal(error):
                     raise

@@ -102,7 +102,7 @@ class SftpFileSystem(AsyncFileSystem):  # type: ignore[misc]
         except asyncssh.DisconnectError as error:  # an unknown host key, no key of ours that it knows, no common method
             raise PermissionError(f"{self._host}: {error.reason}") from error
         except asyncssh.SFTPError as error:
-            todo = "see that the disk there is not full and the path is right, or set BERT_STORE to another place"
+            todo = "see that the disk there is not full and the path is right, or give another address"
             raise PipelineError(f"{self._host}:{path}: the server answers {error.reason}; {todo}") from error
 
     @asynccontextmanager

@@ -59,7 +59,7 @@ def _lamb() -> Any:
     try:
         return importlib.import_module("pytorch_optimizer").Lamb
     except ImportError as error:
-        raise TrainingError("install 'pretrain-bert[lamb]' to use training.optimizer lamb") from error
+        raise TrainingError("training.optimizer: lamb is not installed; .venv/bin/pip install -c constraints.txt -e '.[lamb]'") from error
 
 
 def _split(parameters: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -213,5 +213,5 @@ def test_without_its_library_one_is_told_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     monkeypatch.delitem(sys.modules, "pipeline.sftp")
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "sftp", raising=False)  # imported before
-    with pytest.raises(SettingsError, match=r"sftp://host/bert: install 'pretrain-bert\[sftp\]'"):
+    with pytest.raises(SettingsError, match=r"sftp://host/bert: sftp is not installed; .*'\.\[sftp\]'"):
         Store("sftp://host/bert")
