@@ -169,10 +169,10 @@ def test_nothing_is_removed_while_an_output_is_being_made(tidied: Tidied, capsys
 
 
 def test_a_shared_store_wants_the_registry_of_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("BERT_STORE", "memory://shared")
+    monkeypatch.setenv("BERT_STORE", "s3://shared/bert")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert clean("--yes") == 1
-    assert capsys.readouterr().err.startswith("error: MLFLOW_TRACKING_URI: got none, wanted the registry of all that use memory://shared")
+    assert capsys.readouterr().err.startswith("error: MLFLOW_TRACKING_URI: got none, wanted the registry of all that use s3://shared/bert")
 
 
 def test_all_pages_of_the_registry_are_read(tidied: Tidied, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from pipeline.storage import MANIFEST, Output, Store, digest, open_output, verif
 from pipeline.training.parts import read_parts
 from pipeline.training.run import plan_run
 from tests.conftest import build
-from tests.pipeline.store_calls import RECIPE, contend, go_the_whole_way, use, write
+from tests.pipeline.store_calls import RECIPE, contend, use, write
 from tests.pipeline.training.runs import ALONE
 
 BUSY = b"<Error><Code>ServiceUnavailable</Code><Message>back soon</Message></Error>"
@@ -383,17 +383,6 @@ def test_a_store_that_is_away_is_not_taken_for_damage(impatient: None, s3: Proxy
     s3.trouble("busy", path="tokenizer.json")
     with pytest.raises(StoreUnavailableError):
         Vocabulary.open(vocabulary)
-
-
-def test_the_whole_way_on_s3(
-    store: Store,
-    tmp_path: Path,
-    small_preset: Preset,
-    publish: Callable[..., Output],
-    text: Callable[[int, int], str],
-    train: Callable[..., Any],
-) -> None:
-    go_the_whole_way(store, tmp_path / "work", publish(store, text(40, 1), text(10, 2)), small_preset, train)
 
 
 def test_training_reads_each_shard_once_from_s3_and_then_from_this_machine(

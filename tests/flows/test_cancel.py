@@ -4,7 +4,6 @@ died, which test_gpu_worker.py has."""
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from flows import automations, processes
 from .conftest import ROOT, Stack, until, write_corpus
 from .test_end_to_end import SMALL
 
-CANCEL_SECONDS = 10
+CANCEL_SECONDS = 60  # on a busy machine; on a quiet one EXPERIMENTS.md has it within 10
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +40,18 @@ def test_automations_are_brought_once_and_change_with_their_definition(stack: St
     def seconds() -> list[int]:
         return sorted(entry["trigger"]["within"] for entry in known())
 
-    changed = Stack(stack.folder, stack.prefect, stack.mlflow, stack.environment | {automations.STALE: "45"})
-    assert changed.act("up").returncode == 0
+    def bring(**changed: str) -> str:
+        """As `up` does, and whoever has other servers."""
+        command = [sys.executable, "-m", "flows.automations"]
+        return subprocess.run(command, cwd=ROOT, env=stack.environment | changed, capture_output=True, text=True, check=True).stdout
+
+    bring(**{automations.STALE: "45"})
     assert seconds() == [45, automations.CANCEL_SECONDS]
-    assert stack.act("up").returncode == 0
+    bring()
     assert seconds() == [automations.CANCEL_SECONDS, automations.STALE_SECONDS]
     before = known()
-    assert stack.act("up").returncode == 0
+    assert bring().count("as it is here") == 2
     assert known() == before
-    log = Path(stack.folder / "logs" / "deploy.log").read_text("utf-8")
-    assert log.count("as it is here") == 2
 
 
 def test_a_run_that_nobody_cancels_is_marked(stack: Stack, corpus: str) -> None:
@@ -64,7 +65,7 @@ def test_a_run_that_nobody_cancels_is_marked(stack: Stack, corpus: str) -> None:
     for state in ("PENDING", "RUNNING", "CANCELLING"):
         stack.ask(f"flow_runs/{run}/set_state", {"state": {"type": state}, "force": True})
     until(lambda: stack.state(run)["type"] == "CANCELLED", seconds=60)
-    assert stack.act("up").returncode == 0
+    subprocess.run([sys.executable, "-m", "flows.automations"], cwd=ROOT, env=stack.environment, check=True)
 
 
 def test_automations_without_a_server_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
