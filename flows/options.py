@@ -30,7 +30,7 @@ def read_sections(options: argparse.Namespace) -> Sections:
 
     :raises SettingsError: the file cannot be read, or a section is unknown. Settings are checked where a recipe is made.
     """
-    sections = read_file(options.settings) if options.settings else {section: {} for section in SECTIONS}
+    sections = read_file(options.settings) if options.settings is not None else {section: {} for section in SECTIONS}
     if options.steps is not None:
         sections["training"]["steps"] = whole_number("steps", options.steps)
     if options.seed is not None:
@@ -49,7 +49,7 @@ def read_file(path: str) -> Sections:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"--settings: {path}: {error.strerror}; wanted a TOML file of settings") from None
-    except ValueError as error:  # of TOML's syntax or UTF-8
+    except (ValueError, RecursionError) as error:  # of TOML's syntax or UTF-8
         raise SettingsError(f"--settings: {path}: {error}; wanted TOML of the form of pipeline/presets/*.toml") from None
     values.pop("description", None)
     for section, settings in values.items():
@@ -77,7 +77,7 @@ def read_value(text: str) -> Any:
     """A value as TOML, or as text where it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of TOML's syntax, or of more than Python reads
         return text
 
 

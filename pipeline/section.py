@@ -10,6 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
@@ -49,7 +50,8 @@ class Settings:
         value: Any = getattr(self, entry.name)
         name = f"{self.section}.{entry.name}"
         if kind is float and type(value) is int:
-            object.__setattr__(self, entry.name, value := float(value))
+            with suppress(OverflowError):  # then it is refused below, as no finite number
+                object.__setattr__(self, entry.name, value := float(value))
         if type(value) is not kind or (kind is float and not math.isfinite(value)):
             raise SettingsError(f"{name}: got {value!r}, wanted {_WANTED[kind]} ({entry.metadata['description']})")
         for limit, (sign, holds) in _LIMITS.items():

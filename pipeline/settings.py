@@ -208,7 +208,7 @@ class TrainingSettings(Settings):
         pattern="^(ddp|fsdp)$",
     )
     nodes: int = setting("machines that train together, each with all its devices", 1, ge=1, le=10_000)
-    rendezvous: str = setting("of several machines: HOST:PORT of the first, which the others reach", "", pattern=r"^([^:\s]+:\d+)?$")
+    rendezvous: str = setting("of several machines: HOST:PORT of the first, which the others reach", "", pattern=r"^([^:\s]+:\d{1,5})?$")
     deployment: str = setting(
         "deployment that a run of a deployment hands its training to, such as pretrain-encoder/gpu; empty: it trains in place",
         "",
@@ -226,6 +226,8 @@ class TrainingSettings(Settings):
         if (self.nodes > 1) != bool(self.rendezvous):
             got = f"{self.rendezvous!r} with training.nodes {self.nodes}"
             raise SettingsError(f"training.rendezvous: got {got}, wanted HOST:PORT with several machines alone")
+        if self.rendezvous and not 0 < int(self.rendezvous.rpartition(":")[2]) < 2**16:
+            raise SettingsError(f"training.rendezvous: got {self.rendezvous!r}, wanted a port of 1 to 65535")
         if self.data_parallel == "fsdp" and self.optimizer == "lamb":  # whose norms are those of whole weights
             raise SettingsError("training.data_parallel: got fsdp with optimizer lamb, wanted ddp, or adam or adamw")
         if self.weight_decay and self.optimizer == "adam":

@@ -9,7 +9,7 @@ nor keys: a bucket has its documents in the order of their digests, whoever foun
 import functools
 import hashlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..settings import ShardSettings, TextSettings
 from ..shards import SHARD, write_shard
 from ..storage import Output, Recipe, Store
 from .buckets import FILE, Index, read_buckets, sort_documents
-from .documents import DocumentReader, numbers_of
+from .documents import DocumentReader, digests_of, numbers_of
 from .examples import make_examples
 from .tokenizer import Vocabulary
 
@@ -97,7 +97,7 @@ def sort_part(piece: Sorting) -> Output:
             raise DamagedOutputError(_not_here(piece.reader.address)) from error
         return {"documents": index.documents, "offsets": index.offsets}
 
-    return Store(piece.store).make(piece.recipe(), build)
+    return Store(piece.store).make(piece.recipe(), build, verify=True)
 
 
 def index_of(sorted_part: Output) -> Index:
@@ -108,8 +108,23 @@ def index_of(sorted_part: Output) -> Index:
 def build_buckets(piece: Building) -> list[Output]:
     """Build the shards of some buckets, or find them."""
     store, words = Store(piece.store), open_once(piece.vocabulary)
-    buckets = read_buckets((_read(span) for span in piece.spans), len(piece.numbers))
-    return [_build_bucket(store, documents, words, piece.vocabulary_key, piece.settings, piece.text) for documents in buckets]
+    return [_build_bucket(store, documents, words, piece.vocabulary_key, piece.settings, piece.text) for documents in _documents(piece)]
+
+
+def _documents(piece: Building) -> Iterator[pa.Table]:
+    """The documents of each bucket, which are those that were sorted: their digests become the key of what is built of them.
+
+    :raises DamagedOutputError: they are others.
+    """
+    parts = [_read(span) for span in piece.spans]
+    damaged = f"{piece}: what was sorted for it, in {piece.store}/{SORTED}, is damaged; run again, and it is sorted anew"
+    try:
+        for documents in read_buckets(parts, len(piece.numbers)):
+            if not digests_of(documents.column("text").combine_chunks()).equals(documents.column("digest").combine_chunks()):
+                raise DamagedOutputError(damaged)
+            yield documents
+    except (pa.ArrowException, OSError, EOFError) as error:  # Arrow's, of bytes that it cannot read
+        raise DamagedOutputError(damaged) from error
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ class Scale(Settings):
     """A corpus and machines. The defaults are assumptions."""
 
     section: ClassVar[str] = "estimate"
-    corpus_gigabytes: float = setting("GB of text as the corpus stage writes it, all splits together", gt=0)
+    corpus_gigabytes: float = setting("GB of text as the corpus stage writes it, all splits together", gt=0, le=1e9)
     held_out: float = setting("share of it that is the held-out split: 0.1 of a corpus that brings none", 0.1, ge=0, lt=1)
     vocabulary_size: int = setting("tokens; 0: as vocabulary.size says, of words as many as WikiText-2 has", 0, ge=0, le=2**31)
     devices: int = setting("that train, over all machines", 1, ge=1, le=1_000_000)

@@ -64,6 +64,9 @@ def _run_of(arguments: argparse.Namespace) -> RunSettings:
     if arguments.ranks < 0:
         raise SettingsError(f"--ranks: got {arguments.ranks}, wanted 1 or more")
     run = read_run(arguments.run) if arguments.run else open_plan(Store(arguments.store), arguments.plan, arguments.work)
+    if not (run.store and run.work):
+        todo = "give --plan KEY --store ROOT --work FOLDER"
+        raise SettingsError(f"{arguments.run}: names no store or no work folder, as a plan does; {todo}")
     if arguments.join and run.training.nodes == 1:
         raise SettingsError("--join: got a run of one machine, wanted training.nodes of 2 or more")
     return run

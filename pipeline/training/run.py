@@ -149,21 +149,34 @@ def read_run(path: Path) -> RunSettings:
         values: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise TrainingError(f"{path}: no such file; wanted the {FILE} that the flow writes") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrainingError(f"{path}: not JSON ({error}); wanted the {FILE} that the flow writes") from error
     names = set(RunSettings.__dataclass_fields__)
     if not isinstance(values, dict) or set(values) != names:
         found = sorted(values) if isinstance(values, dict) else type(values).__name__
         raise TrainingError(f"{path}: got {found}, wanted exactly {sorted(names)}")
-    for name, kind in _TYPES.items():
-        if not isinstance(values[name], kind):
-            raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
+    _check_values(path, values)
     if values["store"]:  # a plan's is empty
         check_shared(f"{path}: store", values["store"])
     for address in (values["vocabulary"], values["encoder"], *(bucket for name in BUCKETS for bucket in values[name])):
-        refuse_credentials(f"{path}", str(address))
+        refuse_credentials(f"{path}", address)
     sections: dict[str, type[Settings]] = {"shards": ShardSettings, "model": ModelSettings, "training": TrainingSettings}
     return RunSettings(**values | {name: kind.read(values[name]) for name, kind in sections.items()})
+
+
+def _check_values(path: Path, values: dict[str, Any]) -> None:
+    """See that what is no setting has its type, and that there is something to train on."""
+    for name, kind in _TYPES.items():
+        if type(values[name]) is not kind:  # true is no whole number here
+            raise TrainingError(f"{path}: {name}: got {values[name]!r:.80}, wanted {kind.__name__}")
+    for name, texts in [*((name, values[name]) for name in BUCKETS), ("inputs", values["inputs"].values())]:
+        if odd := [text for text in texts if not isinstance(text, str)]:
+            raise TrainingError(f"{path}: {name}: got {odd[0]!r:.80} in it, wanted str")
+    for name in ("train", "valid"):
+        if not values[name]:
+            raise TrainingError(f"{path}: {name}: got [], wanted some buckets")
+    if values["vocabulary_size"] < 1:
+        raise TrainingError(f"{path}: vocabulary_size: got {values['vocabulary_size']}, wanted 1 or more")
 
 
 def read_metrics(run: Output) -> list[dict[str, Any]]:

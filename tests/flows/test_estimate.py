@@ -52,6 +52,8 @@ def test_a_preset_is_a_file_of_settings(capsys: pytest.CaptureFixture[str]) -> N
         ("[training\n", "wanted TOML of the form of pipeline/presets/*.toml"),
         ("[training]\nstepz = 5\n", "training.stepz: no such setting; training has steps, "),
         ("[training]\nsteps = 0\n", "training.steps: got 0, wanted a value >= 1"),
+        (f"[training]\nlearning_rate = 1{'0' * 400}\n", "wanted a finite number (peak learning rate)"),
+        (f"[training]\nsteps = {'[' * 3000}\n", "wanted TOML of the form of pipeline/presets/*.toml"),
         (None, "No such file or directory; wanted a TOML file of settings"),
     ],
 )
@@ -74,6 +76,9 @@ def test_a_wrong_file_is_one_line(
     ("arguments", "message"),
     [
         (["--corpus-gigabytes", "0"], "estimate.corpus_gigabytes: got 0.0, wanted a value > 0"),
+        (["--corpus-gigabytes", "1e300"], "estimate.corpus_gigabytes: got 1e+300, wanted a value <= "),
+        (["--corpus-gigabytes", "9" * 5000], "estimate.corpus_gigabytes: got '999"),
+        (["--corpus-gigabytes", "1", "--settings", ""], "--settings: "),
         (["--corpus-gigabytes", "much"], "estimate.corpus_gigabytes: got 'much', wanted a finite number"),
         (["--corpus-gigabytes", "1", "--devices", "8,0"], "estimate.devices: got 0, wanted a value >= 1"),
         (["--corpus-gigabytes", "1", "--utilisation", "2"], "estimate.utilisation: got 2.0, wanted a value <= 1"),

@@ -61,6 +61,8 @@ def test_heads_are_64_wide_and_feed_forward_layers_four_times_the_hidden_size(na
         ("training", {"steps": "5"}, r"training\.steps: got '5', wanted a whole number"),
         ("training", {"learning_rate": float("nan")}, r"training\.learning_rate: got nan, wanted a finite number"),
         ("training", {"learning_rate": float("inf")}, r"training\.learning_rate: got inf, wanted a finite number"),
+        ("training", {"learning_rate": 10**400}, r"training\.learning_rate: got 10+, wanted a finite number"),
+        ("training", {"nodes": 2, "rendezvous": "host:65536"}, r"training\.rendezvous: got 'host:65536', wanted a port of 1 to 65535"),
         ("training", {"warmup_ratio": 1.5}, r"training\.warmup_ratio: got 1\.5, wanted a value <= 1"),
         ("training", {"device": "tpu"}, r"training\.device: got 'tpu'"),
         ("shards", {"max_predictions_per_seq": 2**63}, r"shards\.max_predictions_per_seq: got \d+, wanted a value <= 32767"),

@@ -19,7 +19,7 @@ from pipeline.data.documents import TEXT, WIKITEXT
 from pipeline.data.parallel import Builders
 from pipeline.data.tokenizer import Vocabulary
 from pipeline.data.vocabulary import build_vocabulary
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, DamagedOutputError
 from pipeline.settings import MOST_BUCKETS, load_preset
 from pipeline.shards import SHARD, Examples, read_shards, shard_buckets
 from pipeline.storage import Store
@@ -280,6 +280,30 @@ def test_what_was_sorted_before_a_kill_is_found(small_built, tmp_path: Path, mon
     assert len(sorted_[0]) > 2 and not any(sorted_[0]) and all(sorted_[1])
     (damaged, *_) = Path(store.root, "sorted").glob("*/documents.arrow")
     damaged.unlink()
+    again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
+    assert again.facts == small_built.train.facts and not store.children(f"{store.root}/sorted")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data.replace(b"crane", b"krane", 1), lambda data: data[:40] + b"\x5a" + data[41:], bytes])
+def test_what_was_sorted_and_is_damaged_makes_no_bucket_and_is_sorted_again(
+    small_built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage
+) -> None:
+    monkeypatch.setattr(build, "PART_BYTES", 1_000)
+    store = Store(str(tmp_path))
+
+    @contextmanager
+    def damages() -> Iterator[Builders]:
+        def map_all(function, inputs):
+            if function is build.build_buckets:
+                file = Path(inputs[0].spans[0].address)
+                whole = file.read_bytes()
+                file.write_bytes(damage(whole) if damage is not bytes else bytes(len(whole)))
+            return map(function, inputs)
+
+        yield Builders("threads", 1, map_all)
+
+    with pytest.raises(DamagedOutputError, match=r"^build bucket.*: what was sorted for it, in .*, is damaged; run again"):
+        build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset, builders=damages)
     again = build_shards(store, small_built.corpus, small_built.vocabulary, "train", small_built.preset)
     assert again.facts == small_built.train.facts and not store.children(f"{store.root}/sorted")
 

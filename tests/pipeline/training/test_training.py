@@ -20,6 +20,7 @@ from pipeline.errors import TrainingError
 from pipeline.export import export_encoder
 from pipeline.shards import SHARD, read_shards
 from pipeline.storage import MANIFEST
+from pipeline.training import __main__ as command
 from pipeline.training.run import plan_run
 
 
@@ -158,6 +159,32 @@ def test_a_run_file_that_is_none_is_one_clear_error(tmp_path: Path, content: str
         path.write_text(content)
     done = subprocess.run([sys.executable, "-m", "pipeline.training", str(path)], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith(f"error: {path}") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train": [1]}, "train: got 1 in it, wanted str"),
+        ({"inputs": {"train": None}}, "inputs: got None in it, wanted str"),
+        ({"train": []}, "train: got [], wanted some buckets"),
+        ({"valid": []}, "valid: got [], wanted some buckets"),
+        ({"vocabulary_size": -3}, "vocabulary_size: got -3, wanted 1 or more"),
+        ({"vocabulary_size": True}, "vocabulary_size: got True, wanted int"),
+        ({"store": ""}, "names no store or no work folder, as a plan does"),
+        ({"work": ""}, "names no store or no work folder, as a plan does"),
+    ],
+)
+def test_a_run_file_that_was_edited_is_one_clear_error(
+    changed: dict[str, object], message: str, small_built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    run = small_built.write_run(tmp_path / "work")
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(json.loads(run.text()) | changed))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["training", str(path)])
+    assert command.main() == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: {message}")
+    assert not (tmp_path / "training.log").exists() and small_built.store.find("run", run.key) is None
 
 
 def test_ranks_with_sharded_weights_publish_the_run_of_one_process(small_built, train, tmp_path: Path) -> None:
