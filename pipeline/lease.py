@@ -86,6 +86,9 @@ class Lease:
         :raises LeaseLostError: somebody has, or it is gone.
         """
         held = max(_numbers(self._files, self._folder, self._name), default=0)
+        if not held:
+            todo = "if the store was moved or deleted, bring it back; the same command goes on from what is there"
+            raise LeaseLostError(f"{self._name}: its lease in {self._folder} is gone; {todo}")
         sign = _Sign.read(self._files.read(_address(self._folder, self._name, held)))
         if held != self._number or sign is None or sign.owner != self.token:
             raise LeaseLostError(
