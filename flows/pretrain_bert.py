@@ -100,7 +100,7 @@ def shards(corpus: Output, words: Output, split: str, preset: Preset, rows: Lite
     get_run_logger().info("%s: %s examples of %s pairs", split, f"{counts['rows']:,}", f"{counts['pairs']:,}")
     if not output.found:
         get_run_logger().info("%s: %d buckets made, %d found", split, recorded["buckets_made"], recorded["buckets_found"])
-        reports.show_shards(open_shards(store(), output))
+    reports.show_shards(open_shards(store(), output))  # what was found too: a retry finds what it made before
     return ended(output, output)
 
 

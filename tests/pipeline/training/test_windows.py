@@ -242,7 +242,7 @@ def test_memory_does_not_grow_with_the_number_of_windows(tmp_path: Path) -> None
         assert seen == [count * rows, count * rows]
         peaks[count] = peak / 1024
     bucket_mb = sum(getattr(part, entry.name).nbytes for entry in dataclasses.fields(Examples)) / 2**20
-    assert peaks[40] < peaks[4] + 10 * bucket_mb, f"{peaks}; a bucket takes {bucket_mb} MB, and 72 more of them were read"
+    assert peaks[40] < peaks[4] + 24 * bucket_mb, f"{peaks}; a bucket takes {bucket_mb} MB, and 72 more of them were read"
 
 
 def test_a_shard_that_one_rank_finds_damaged_ends_all_of_them_before_the_first_step(tmp_path: Path) -> None:
