@@ -16,7 +16,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
 from pipeline.settings import recipe_of
 
+from .commands import encode
+from .commands.printing import numbers, print_lines
 from .estimate import add_estimate_options, estimate_lines, runs_of
 from .names import check_model_name, check_version_address
 from .options import add_recipe_options, read_sections, whole_number
@@ -33,7 +35,7 @@ from .places import CORPUS, QUIET, artifacts, store, tracking_uri
 from .services import check_prefect
 
 if TYPE_CHECKING:
-    from pipeline.encoding import Encoder
+    pass
 
 _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
 
@@ -79,16 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"start from its weights instead of random ones: {_VERSION}, or the folder of a BERT checkpoint",
     )
     run.set_defaults(run_command=_run)
-    encode = commands.add_parser("encode", help="encode a sentence or a pair with a registered encoder")
-    encode.add_argument("model", help="an address such as models:/bert-tiny@champion, or an encoder folder")
-    encode.add_argument("text")
-    encode.add_argument("text_pair", nargs="?")
-    encode.set_defaults(run_command=_encode)
-    fill = commands.add_parser("fill-mask", help="say which tokens a registered encoder expects at masks")
-    fill.add_argument("model", help="an address such as models:/bert-mini@champion, or an encoder folder")
-    fill.add_argument("text", help="with the vocabulary's mask token in it: [MASK], of tiny <mask>")
-    fill.add_argument("--top", default="5", help="how many tokens for each mask (default: %(default)s)")
-    fill.set_defaults(run_command=_fill_mask)
+    encode.add_commands(commands)
     estimate = commands.add_parser("estimate", help="what a run takes at a scale: bytes, time, memory, cost, and where it breaks first")
     add_recipe_options(estimate)
     add_estimate_options(estimate)
@@ -174,51 +167,14 @@ def _report(result: dict[str, Any]) -> None:
     for sample in result["samples"]:
         text = " / ".join(part for part in (sample["text"], sample["text_pair"]) if part)
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""
-        print(f"encoding       {text!r}: {tuple(sample['shape'])}, {WORD} {_numbers(sample['word'])}{unknown}")
+        print(f"encoding       {text!r}: {tuple(sample['shape'])}, {WORD} {numbers(sample['word'])}{unknown}")
     print(f"encoder        {result['version']} in {without_credentials(tracking_uri())}")
     print(f"try            {sys.argv[0]} encode {result['version']} 'a crane is flying'")
 
 
-def _numbers(values: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{value:.4f}" for value in values) + ", …]"
-
-
-def _load_encoder(model: str) -> "Encoder":
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    folder = Path(model)
-    if ":/" in model:
-        from . import registry  # imports MLflow
-
-        folder = registry.download_encoder(model)
-    from pipeline.encoding import Encoder  # imports torch
-
-    return Encoder.load(folder)
-
-
-def _fill_mask(options: argparse.Namespace) -> None:
-    if (top := whole_number("top", options.top)) < 1:
-        raise SettingsError(f"top: got {top}, wanted a value >= 1")
-    encoder = _load_encoder(options.model)
-    from pipeline.filling import fill_mask  # imports torch
-
-    for number, expected in enumerate(fill_mask(encoder, options.text, top), 1):
-        print(f"mask {number}")
-        for token, probability in expected:
-            print(f"{token:>16}  {probability:.4f}")
-
-
-def _encode(options: argparse.Namespace) -> None:
-    encoder = _load_encoder(options.model)
-    vectors = encoder.encode(options.text, options.text_pair)
-    print(f"shape {tuple(vectors.shape)}")
-    for token, vector in zip(encoder.tokens(options.text, options.text_pair), vectors[0], strict=True):
-        print(f"{token:>16}  {_numbers(vector[:4].tolist())}")
-
-
 def _estimate(options: argparse.Namespace) -> None:
     preset = recipe_of(options.preset, None, None, **read_sections(options))
-    _print(estimate_lines(runs_of(options, preset)))
+    print_lines(estimate_lines(runs_of(options, preset)))
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -228,24 +184,13 @@ def _inspect(options: argparse.Namespace) -> None:
             raise SettingsError(f"{name}: got {value}, wanted a value >= 0")
     shards = find_shards(store(), options.address)
     pictures_folder = _make_folder(options.pictures) if options.pictures else None
-    _print([_title(shards), ""])
+    print_lines([_title(shards), ""])
     for number, example in enumerate(draw_examples(shards, count, seed), 1):
-        _print(_example_lines(number, example))
+        print_lines(_example_lines(number, example))
     statistics = count_shards(shards)
-    _print(_table_lines(statistics))
+    print_lines(_table_lines(statistics))
     if pictures_folder:
         _draw(statistics, pictures_folder)
-
-
-def _print(lines: Iterable[str]) -> None:
-    """Print; where nobody reads any more, as after `| head`, end quietly."""
-    try:
-        print(*lines, sep="\n", flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
-        raise PipelineError(f"standard output: {error.strerror}") from error
 
 
 def _title(shards: ShardSet) -> str:
@@ -276,7 +221,7 @@ def _draw(statistics: Statistics, folder: Path) -> None:
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=pictures.DPI)
-    _print(["", *(f"picture  {folder / name}.png" for name in figures)])
+    print_lines(["", *(f"picture  {folder / name}.png" for name in figures)])
 
 
 def _clean(options: argparse.Namespace) -> None:

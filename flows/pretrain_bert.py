@@ -23,6 +23,8 @@ from pipeline.settings import (
     BuilderOverrides,
     CorpusOverrides,
     CorpusSettings,
+    GateOverrides,
+    GateSettings,
     ModelOverrides,
     Preset,
     ShardOverrides,
@@ -36,7 +38,7 @@ from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
 from pipeline.training.run import RunSettings, plan_run, read_metrics
 
-from . import handover, logs, pictures, registry, reports, versions
+from . import aliases, handover, logs, models, pictures, registry, reports, versions
 from .builders import builders
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
@@ -134,28 +136,36 @@ def register(
     with store().local(encoder) as folder, store().lease("version", f"{name}-{encoder.key}"):
         samples, similarity = sample_encodings(Encoder.load(folder))
         description = reports.samples_markdown(samples, similarity)
-        version = registry.find_version(name, encoder.key)
+        version = models.find_version(name, encoder.key)
         known = version is not None
         if version is not None:
-            registry.complete(version, description)
+            models.complete(version, description)
         else:
             run_id = registry.find_run(run.key) or registry.start_run(name, params, tags)  # where another registry was in use
             Curve(run_id).send(rows)
-            version = registry.register(
+            version = models.register(
                 name,
                 run_id,
                 Path(folder),
                 tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags, text),
                 description=description,
-                table=reports.samples_table(samples),
-                curve=picture,
+                tables={"sample_encodings.json": reports.samples_table(samples)},
+                figures={"loss_curve.png": picture},
             )
             registry.end_run(run_id)
     reports.show_loss_curve(picture)
     reports.show_samples(description)
     reports.show_version(version.uri, version.page)
-    result = {"version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
+    result = {"registered": version, "version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
     return found(f"{version.uri}: found, nothing to do", result) if known else result
+
+
+@stage("gate", asks_registry=True)
+def gate(candidate: Version, held_out: Output, settings: GateSettings) -> str:
+    """Decide whether a new version becomes the champion of its name."""
+    with store().lease("gate", candidate.name):
+        aliases.promote(candidate)
+    return aliases.CHAMPION
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
@@ -187,6 +197,7 @@ def pretrain_bert(
     builder_settings: BuilderOverrides | None = None,
     model_settings: ModelOverrides | None = None,
     training_settings: TrainingOverrides | None = None,
+    gate_settings: GateOverrides | None = None,
 ) -> Result:
     """Pretrain a BERT encoder and register it in MLflow.
 
@@ -208,6 +219,7 @@ def pretrain_bert(
         builder_settings: Who builds the shards of a large corpus, where that differs from the preset
         model_settings: Settings of the model that differ from the preset's
         training_settings: Settings of the training that differ from the preset's
+        gate_settings: When the new version becomes the champion, where that differs from the preset
     """
     logs.set_up()
     check_version_address("warm_start", warm_start, or_folder=True)
@@ -222,6 +234,7 @@ def pretrain_bert(
         builders=builder_settings,
         model=model_settings,
         training=training_settings,
+        gate=gate_settings,
     )
     elsewhere = handover.is_wanted(recipe.training.deployment)
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
@@ -242,6 +255,7 @@ def pretrain_bert(
         encoder = export(trained, words, text.output)
         reports.show_built([text.output, words, training, held_out, *(long or ()), trained, encoder])
         registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)
+        registered["decision"] = gate(registered.pop("registered"), held_out, recipe.gate)
         return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 

@@ -1,45 +1,34 @@
-"""Everything MLflow: runs, metrics, versions, loading.
+"""Everything MLflow but models: the connection, runs, metrics.
 
-In: outputs of the stages. Out: a run with live metrics and a registered model version. The decisions that matter: every
-call names its run, since MLflow's active run is a thread's own; a version is found by its encoder's key, so that
-registering again makes no second one.
+In: settings and metrics. Out: a run that shows them live. The decision that matters: every call names its run, since
+MLflow's active run is a thread's own.
 """
 
-import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from importlib.metadata import version as installed
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import mlflow
-from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 from sqlalchemy.exc import SQLAlchemyError
 
-import pipeline
 from pipeline.addresses import without_credentials
 from pipeline.errors import RegistryError, RegistryUnavailableError
 from pipeline.storage import Store
 
 from .places import EXPERIMENT, artifacts, mlflow_artifacts, mlflow_database, tracking_uri
 
-CHAMPION = "champion"
-_SHIPPED = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "tokens.py", "model")  # what encoding needs of the package
-_REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 _AWAY = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}  # also the code of an error that no server sent
 _CREDENTIALS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
@@ -47,7 +36,6 @@ _REFUSALS = {"UNAUTHENTICATED": " there", "PERMISSION_DENIED": " that may do thi
 _HIDDEN = {"kind", "step"}  # of a metrics row
 ROWS = 50  # of metrics at a time, since MLflow takes 1,000 values at most
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_COMPLETE = "complete"  # a version's last tag
 _PAGE = 1000  # entries that one search brings
 
 
@@ -207,87 +195,6 @@ def find_run(run_key: str) -> str | None:
     with connect() as client:
         found = client.search_runs([experiment(client)], f"tags.run_key = '{run_key}'", max_results=1)
         return str(found[0].info.run_id) if found else None
-
-
-def find_version(name: str, encoder_key: str) -> Version | None:
-    """The version of a name that holds an encoder."""
-    with connect() as client:
-        found = client.search_model_versions(f"name = '{name}' and tags.encoder_key = '{encoder_key}'")
-        return Version(name, str(found[0].version), str(found[0].run_id), dict(found[0].tags)) if found else None
-
-
-def register(
-    name: str,
-    run_id: str,
-    encoder: Path,
-    *,
-    tags: Mapping[str, str],
-    description: str,
-    table: Mapping[str, Sequence[Any]],
-    curve: Figure,
-) -> Version:
-    """Log an encoder folder with its loss curve and sample encodings, and register it.
-
-    :param tags: of the version; `encoder_key` finds it again. :param table: columns of the sample encodings.
-    """
-    with connect() as client:
-        client.log_figure(run_id, curve, "loss_curve.png")
-        client.log_table(run_id, dict(table), "sample_encodings.json")
-        with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
-            shutil.copytree(encoder, Path(folder) / "encoder")
-            package = _ship_package(Path(folder))
-            model = mlflow.pyfunc.log_model(
-                name="encoder",
-                python_model=str(Path(__file__).with_name("serving.py")),
-                artifacts={"encoder": str(Path(folder) / "encoder")},
-                code_paths=[str(package)],
-                model_config={"package": package.name},
-                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in _REQUIREMENTS],
-            )
-        disable_logging()  # log_model turned it on again
-        made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
-    version = Version(name, str(made.version), run_id, dict(tags))
-    complete(version, description)
-    return version
-
-
-def complete(version: Version, description: str) -> None:
-    """Describe a version and make it the champion, once; what a kill left undone is done on the next call."""
-    with connect() as client:
-        if _COMPLETE in client.get_model_version(version.name, version.number).tags:
-            return
-        client.update_model_version(version.name, version.number, description)
-        champion = client.get_registered_model(version.name).aliases.get(CHAMPION, 0)
-        if int(version.number) > int(champion):  # a later version may have been completed first
-            client.set_registered_model_alias(version.name, CHAMPION, version.number)
-        client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
-
-
-def _ship_package(folder: Path) -> Path:
-    """Copy what encoding needs of `pipeline` under a name that no other version and no user's package has."""
-    source, copy = Path(pipeline.__file__).parent, folder / "package"
-    copy.mkdir()
-    for name in _SHIPPED:
-        if (source / name).is_dir():
-            shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(source / name, copy / name)
-    hasher = hashlib.sha256()
-    for path in sorted(copy.rglob("*.py")):
-        hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
-    return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
-
-
-def download_encoder(model_uri: str) -> Path:
-    """Fetch a version's encoder folder as plain files; no code of the registry is run.
-
-    :raises RegistryError: there is no such model, or it holds no encoder.
-    """
-    with connect():
-        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / "encoder"
-    if not folder.is_dir():
-        raise RegistryError(f"{model_uri}: holds no encoder folder; wanted a model that this project registered")
-    return folder
 
 
 def tags_in_use(since: datetime) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

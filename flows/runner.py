@@ -7,6 +7,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from pipeline.settings import (
     BuilderOverrides,
     CorpusOverrides,
+    GateOverrides,
     ModelOverrides,
     ShardOverrides,
     TextOverrides,
@@ -33,5 +34,6 @@ def run(parameters: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Resu
             builder_settings=BuilderOverrides(**sections["builders"]),
             model_settings=ModelOverrides(**sections["model"]),
             training_settings=TrainingOverrides(**sections["training"]),
+            gate_settings=GateOverrides(**sections["gate"]),
         )
     return result

@@ -26,6 +26,7 @@ from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
 from .model.layout import Layout
 from .model.pretraining import BertForPretraining
+from .pooling import pool
 from .tokens import TOKENIZER, TokenTable
 
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
@@ -71,31 +72,35 @@ class Encoder:
             raise EncodingError(f"{folder}: not an encoder of this project ({type(error).__name__}: {error})") from error
         return cls(model, tokenizer)
 
-    def encode(self, text: Text, text_pair: Text | None = None) -> torch.Tensor:
+    def encode(self, text: Text, text_pair: Text | None = None, *, truncate: bool = False) -> torch.Tensor:
         """Encode one sentence or one pair.
 
+        :param truncate: drop the last tokens, of a pair those of the longer one, that are more than the model takes.
         :returns: (1, L, D), where L counts `<cls>` and each `<sep>`.
-        :raises EncodingError: more tokens than the model takes.
+        :raises EncodingError: more tokens than the model takes, and `truncate` is not set.
         """
-        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))])
+        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))], truncate=truncate)
         (vectors,) = self._vectors([self._ids(row)], [row.type_ids])
         return vectors.unsqueeze(0)
 
-    def encode_many(self, inputs: Iterable[Input], batch_size: int = 32) -> list[torch.Tensor]:
+    def encode_many(
+        self, inputs: Iterable[Input], batch_size: int = 32, *, pooling: str = "tokens", truncate: bool = False
+    ) -> list[torch.Tensor]:
         """Encode many sentences or pairs; each result is what `encode` gives for it alone, to 1e-5.
 
         :param batch_size: how many go through the model at a time; those of like length go together.
-        :returns: a tensor (L, D) for each input, in their order.
+        :param pooling: see `pooling.pool`. :param truncate: see `encode`.
+        :returns: a tensor (L, D) for each input, pooled (D), in their order.
         :raises EncodingError: an input has more tokens than the model takes; the message counts it from 0.
         """
         if isinstance(inputs, str) or not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
         remaining, input_ids, token_type_ids = enumerate(inputs), list[list[int]](), list[list[int]]()
         while chunk := list(islice(remaining, _TOKENIZED_AT_ONCE)):
-            rows = self._tokenize([_pair(entry, f"input {number}: ") for number, entry in chunk], chunk[0][0])
+            rows = self._tokenize([_pair(entry, f"input {number}: ") for number, entry in chunk], chunk[0][0], truncate=truncate)
             input_ids.extend(map(self._ids, rows))
             token_type_ids.extend(row.type_ids for row in rows)
-        return self._vectors(input_ids, token_type_ids, batch_size)
+        return [pool(vectors, pooling) for vectors in self._vectors(input_ids, token_type_ids, batch_size)]
 
     def encode_input_ids(
         self,
@@ -131,9 +136,9 @@ class Encoder:
                 raise EncodingError(f"row {number}: got token ids {min(row)} to {max(row)}, wanted 0 to {shape.vocab_size - 1}")
         return self._vectors(rows, kinds, batch_size)
 
-    def tokens(self, text: Text, text_pair: Text | None = None) -> list[str]:
+    def tokens(self, text: Text, text_pair: Text | None = None, *, truncate: bool = False) -> list[str]:
         """The tokens that the vectors of `encode` stand for."""
-        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))])
+        (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))], truncate=truncate)
         return [str(self.tokenizer.id_to_token(token)) for token in self._ids(row)]
 
     def words(self, text: Text, text_pair: Text | None = None) -> list[tuple[str, list[int]]]:
@@ -158,10 +163,14 @@ class Encoder:
         rows = self.tokenizer.encode_batch([_text(text) for text in texts], add_special_tokens=False)
         return [[self.table.unknown_id if token in self._special else token for token in row.ids] for row in rows]
 
-    def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None) -> list[Encoding]:
+    def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None, *, truncate: bool = False) -> list[Encoding]:
         """Rows of sentences and pairs; a message counts them from a number."""
-        rows = self.tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
         limit = self.model.encoder.shape.max_position_embeddings
+        tokenizer = self.tokenizer
+        if truncate:
+            tokenizer.enable_truncation(limit, strategy="longest_first")
+        rows = tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
+        tokenizer.no_truncation()
         for place, row in enumerate(rows):
             if len(row.ids) > limit:
                 where = "" if number is None else f"input {number + place}: "

@@ -276,9 +276,28 @@ class BuilderSettings(Settings):
             raise SettingsError("builders.address: got one with a user or a password, wanted PROTOCOL://HOST:PORT")
 
 
+@dataclass(frozen=True, kw_only=True)
+class GateSettings(Settings):
+    """When a new version becomes the champion of its name. It changes no output, so none of these is in a key."""
+
+    section: ClassVar[str] = "gate"
+    margin: float = setting("how much worse than the champion it may be, as a share of the champion's figure", 0.01, ge=0, le=1)
+    examples: int = setting("most held-out examples that both are evaluated on", 4_096, ge=1, le=1_000_000_000)
+    sentences: int = setting("most held-out sentences for bits per character, where the vocabularies differ", 200, ge=1, le=1_000_000)
+
+
 SECTIONS: dict[str, type[Settings]] = {
     kind.section: kind
-    for kind in (CorpusSettings, TextSettings, VocabularySettings, ShardSettings, BuilderSettings, ModelSettings, TrainingSettings)
+    for kind in (
+        CorpusSettings,
+        TextSettings,
+        VocabularySettings,
+        ShardSettings,
+        BuilderSettings,
+        ModelSettings,
+        TrainingSettings,
+        GateSettings,
+    )
 }
 
 
@@ -295,6 +314,7 @@ class Preset:
     builders: BuilderSettings
     model: ModelSettings
     training: TrainingSettings
+    gate: GateSettings
 
     def __post_init__(self) -> None:
         for name in ("max_length", "long_max_length"):
@@ -360,6 +380,8 @@ if TYPE_CHECKING:
 
     class BuilderOverrides: ...
 
+    class GateOverrides: ...
+
     class ModelOverrides: ...
 
     class TrainingOverrides: ...
@@ -369,5 +391,6 @@ else:
     VocabularyOverrides = partial(VocabularySettings)
     ShardOverrides = partial(ShardSettings)
     BuilderOverrides = partial(BuilderSettings)
+    GateOverrides = partial(GateSettings)
     ModelOverrides = partial(ModelSettings)
     TrainingOverrides = partial(TrainingSettings)

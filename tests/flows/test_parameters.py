@@ -16,6 +16,7 @@ from flows.watch_corpus import CHANGED, watch_corpus
 from pipeline.section import Settings
 from pipeline.settings import (
     CorpusSettings,
+    GateSettings,
     ModelSettings,
     ShardSettings,
     TextSettings,
@@ -34,6 +35,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "shard_settings": ShardSettings,
     "model_settings": ModelSettings,
     "training_settings": TrainingSettings,
+    "gate_settings": GateSettings,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import names, pictures, registry, reports
+from flows import aliases, models, names, pictures, registry, reports
 from flows.places import EXPERIMENT, tracking_uri
 from pipeline.encoding import Encoder
 from pipeline.errors import RegistryError
@@ -45,14 +45,14 @@ class Registered:
 
 def register(encoder: Output, run_id: str, key: str) -> registry.Version:
     samples, similarity = sample_encodings(Encoder.load(encoder.address))
-    return registry.register(
+    return models.register(
         NAME,
         run_id,
         Path(encoder.address),
         tags={"encoder_key": key},
         description=reports.samples_markdown(samples, similarity),
-        table=reports.samples_table(samples),
-        curve=pictures.loss_curve(ROWS),
+        tables={"sample_encodings.json": reports.samples_table(samples)},
+        figures={"loss_curve.png": pictures.loss_curve(ROWS)},
     )
 
 
@@ -65,6 +65,7 @@ def registered(small_encoder: Output, tmp_path_factory: pytest.TempPathFactory) 
         run_id = registry.start_run("a run", {"training.steps": 3}, {"run_key": "abc"}, [("train", "shards/123", "123")])
         registry.log_rows(run_id, ROWS)
         version = register(small_encoder, run_id, small_encoder.key)
+        aliases.promote(version)
         registry.end_run(run_id)
     return Registered(artifacts, small_encoder, run_id, version)
 
@@ -131,7 +132,7 @@ def test_it_loads_beside_a_package_pipeline_of_the_users(registered: Registered,
 
 
 def test_plain_files_come_down_without_running_code(registered: Registered, database: MlflowClient) -> None:
-    folder = registry.download_encoder(f"models:/{NAME}@{registry.CHAMPION}")
+    folder = models.download(f"models:/{NAME}@{aliases.CHAMPION}")
     names = {entry["name"] for entry in registered.encoder.manifest["files"]} | {"manifest.json"}
     assert {path.name for path in folder.iterdir()} == names
     for name in names:
@@ -153,7 +154,7 @@ def test_the_signature_is_typed(registered: Registered) -> None:
 
 
 def test_its_page_shows_the_sample_encodings(registered: Registered, database: MlflowClient) -> None:
-    version = database.get_model_version_by_alias(NAME, registry.CHAMPION)
+    version = database.get_model_version_by_alias(NAME, aliases.CHAMPION)
     assert str(version.version) == registered.version.number
     width = registered.encoder.manifest["facts"].get("hidden_size", 16)
     assert f"(1, 6, {width})" in version.description
@@ -171,15 +172,14 @@ def test_the_run_has_settings_curves_data_and_pictures(registered: Registered, d
     assert {file.path for file in database.list_artifacts(registered.run_id)} >= {"loss_curve.png", "sample_encodings.json"}
 
 
-def test_the_same_encoder_is_found_and_another_becomes_champion(registered: Registered, database: MlflowClient) -> None:
-    found = registry.find_version(NAME, registered.encoder.key)
+def test_the_same_encoder_is_found_and_another_is_a_new_version(registered: Registered, database: MlflowClient) -> None:
+    found = models.find_version(NAME, registered.encoder.key)
     assert found is not None
     assert found.number == registered.version.number
-    assert registry.find_version(NAME, "another") is None
-    assert registry.find_version("bert-nobody", registered.encoder.key) is None
+    assert models.find_version(NAME, "another") is None
+    assert models.find_version("bert-nobody", registered.encoder.key) is None
     second = register(registered.encoder, registered.run_id, "another")
     assert int(second.number) == int(registered.version.number) + 1
-    assert str(database.get_model_version_by_alias(NAME, registry.CHAMPION).version) == second.number
     assert len(database.search_experiments(filter_string=f"name = '{EXPERIMENT}'")) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_registry_that_cannot_be_reached_is_one_line(monkeypatch: pytest.Monke
 
 def test_a_model_that_is_not_there_is_one_line(database: MlflowClient) -> None:
     with pytest.raises(RegistryError, match="bert-nobody"):
-        registry.download_encoder("models:/bert-nobody/1")
+        models.download("models:/bert-nobody/1")
 
 
 @pytest.mark.parametrize(("corpus", "name"), [("wikitext-2", "bert-tiny"), ("sample", "bert-tiny-sample"), ("own", "bert-tiny-own")])

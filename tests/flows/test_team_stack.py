@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import credentials, postgres, processes, registry, services
+from flows import credentials, models, postgres, processes, registry, services
 from flows.places import EXPERIMENT
 from flows.servers import NAMES
 
@@ -199,7 +199,7 @@ def test_nothing_is_lost_over_a_restart(team: Team, monkeypatch: pytest.MonkeyPa
     version = client.get_model_version_by_alias(MODEL, "champion")
     assert client.get_run(version.run_id).data.params["training.steps"] == "2"
     monkeypatch.setenv("BERT_STORE", str(tmp_path))  # a machine that shares nothing but the servers
-    folder = registry.download_encoder(f"models:/{MODEL}/1")
+    folder = models.download(f"models:/{MODEL}/1")
     assert (folder / "model.safetensors").stat().st_size > 100_000
 
 

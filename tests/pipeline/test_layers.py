@@ -46,8 +46,8 @@ def test_no_import_hides_in_a_function() -> None:
         inner = [
             n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)
         ]
-        allowed = {"cli.py", "serving.py"}  # start fast without Prefect; find a package by name
-        assert not inner or path.name in allowed, f"{path}: line {inner[0].lineno}"
+        allowed = {"cli.py", "serving.py"}  # start fast without Prefect, as commands do; find a package by name
+        assert not inner or path.name in allowed or path.parent.name == "commands", f"{path}: line {inner[0].lineno}"
 
 
 def test_training_imports_without_prefect_mlflow_and_tokenizers() -> None:

@@ -1,0 +1,23 @@
+"""What commands print."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from pipeline.errors import PipelineError
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print; where nobody reads any more, as after `| head`, end quietly."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        raise PipelineError(f"standard output: {error.strerror}") from error
+
+
+def numbers(values: Sequence[float]) -> str:
+    """The first numbers of a vector."""
+    return "[" + ", ".join(f"{value:.4f}" for value in values) + ", …]"

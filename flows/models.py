@@ -1,0 +1,127 @@
+"""Registered models: an encoder, or an encoder with a head, as plain files behind `predict`.
+
+In: a folder of plain files. Out: a version of a name. The decisions that matter: a version is found by the key of what it
+holds, so that registering again makes no second one; the code that a model needs travels with it under a package name of
+its own, and nothing is pickled.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from matplotlib.figure import Figure
+from mlflow.utils.logging_utils import disable_logging
+
+import pipeline
+from pipeline.errors import RegistryError
+
+from .registry import Version, connect
+
+_COMPLETE = "complete"  # a version's last tag
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is registered.
+
+    :param name: of the folder among the model's artifacts. :param code: the model-from-code beside this module.
+    :param shipped: what it needs of the package `pipeline`. :param key_tag: the tag that finds a version again.
+    """
+
+    name: str
+    code: str
+    shipped: Sequence[str]
+    key_tag: str
+    requirements: Sequence[str] = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
+
+
+_ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
+ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key")
+
+
+def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
+    """The version of a name that holds what has a key."""
+    with connect() as client:
+        found = client.search_model_versions(f"name = '{name}' and tags.{kind.key_tag} = '{key}'")
+        return Version(name, str(found[0].version), str(found[0].run_id), dict(found[0].tags)) if found else None
+
+
+def register(
+    name: str,
+    run_id: str,
+    source: Path,
+    *,
+    tags: Mapping[str, str],
+    description: str,
+    tables: Mapping[str, Mapping[str, Sequence[Any]]],
+    figures: Mapping[str, Figure],
+    kind: Kind = ENCODER,
+) -> Version:
+    """Log a folder with its tables and pictures, and register it.
+
+    :param tags: of the version; the kind's `key_tag` among them finds it again.
+    :param tables: columns of tables of the run, by their files' names. :param figures: pictures of the run, by theirs.
+    """
+    with connect() as client:
+        for file, figure in figures.items():
+            client.log_figure(run_id, figure, file)
+        for file, table in tables.items():
+            client.log_table(run_id, dict(table), file)
+        with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
+            shutil.copytree(source, Path(folder) / kind.name)
+            package = _ship_package(Path(folder), kind.shipped)
+            model = mlflow.pyfunc.log_model(
+                name=kind.name,
+                python_model=str(Path(__file__).with_name(kind.code)),
+                artifacts={kind.name: str(Path(folder) / kind.name)},
+                code_paths=[str(package)],
+                model_config={"package": package.name},
+                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
+            )
+        disable_logging()  # log_model turned it on again
+        made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
+    version = Version(name, str(made.version), run_id, dict(tags))
+    complete(version, description)
+    return version
+
+
+def complete(version: Version, description: str) -> None:
+    """Describe a version, once; what a kill left undone is done on the next call."""
+    with connect() as client:
+        if _COMPLETE in client.get_model_version(version.name, version.number).tags:
+            return
+        client.update_model_version(version.name, version.number, description)
+        client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
+
+
+def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
+    """Copy what a model needs of `pipeline` under a name that no other version and no user's package has."""
+    source, copy = Path(pipeline.__file__).parent, folder / "package"
+    copy.mkdir()
+    for name in shipped:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source / name, copy / name)
+    hasher = hashlib.sha256()
+    for path in sorted(copy.rglob("*.py")):
+        hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
+    return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
+
+
+def download(model_uri: str, kind: Kind = ENCODER) -> Path:
+    """Fetch a version's folder as plain files; no code of the registry is run.
+
+    :raises RegistryError: there is no such model, or it is of another kind.
+    """
+    with connect():
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / kind.name
+    if not folder.is_dir():
+        raise RegistryError(f"{model_uri}: holds no {kind.name} folder; wanted one that this project registered")
+    return folder

@@ -1,0 +1,25 @@
+"""Vectors of a row's tokens -> one vector.
+
+In: the vectors of one row, special tokens included, without padding. Out: what a pooling makes of them. The mean is over
+all of the row's tokens, as sentence-transformers takes it (Reimers and Gurevych 2019, arXiv 1908.10084).
+"""
+
+from torch import Tensor
+
+from .errors import EncodingError
+
+POOLINGS = ("tokens", "cls", "mean")
+
+
+def pool(vectors_LD: Tensor, pooling: str) -> Tensor:
+    """`cls`: the first token's vector (D). `mean`: the mean of all (D). `tokens`: all of them (L, D).
+
+    :raises EncodingError: there is no such pooling.
+    """
+    if pooling == "tokens":
+        return vectors_LD
+    if pooling == "cls":
+        return vectors_LD[0]
+    if pooling == "mean":
+        return vectors_LD.mean(0)
+    raise EncodingError(f"pooling: got {pooling!r}, wanted {', '.join(POOLINGS)}")
