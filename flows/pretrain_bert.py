@@ -24,7 +24,6 @@ from pipeline.settings import (
     CorpusOverrides,
     CorpusSettings,
     GateOverrides,
-    GateSettings,
     ModelOverrides,
     Preset,
     ShardOverrides,
@@ -38,8 +37,9 @@ from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
 from pipeline.training.run import RunSettings, plan_run, read_metrics
 
-from . import aliases, handover, logs, models, pictures, registry, reports, versions
+from . import handover, logs, models, pictures, registry, reports, versions
 from .builders import builders
+from .gate import decide
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
 from .names import model_name as default_name
@@ -161,11 +161,13 @@ def register(
 
 
 @stage("gate", asks_registry=True)
-def gate(candidate: Version, held_out: Output, settings: GateSettings) -> str:
-    """Decide whether a new version becomes the champion of its name."""
+def gate(candidate: Version, encoder: Output, corpus: Output, held_out: Output, preset: Preset) -> str:
+    """Decide whether the version becomes the champion of its name."""
     with store().lease("gate", candidate.name):
-        aliases.promote(candidate)
-    return aliases.CHAMPION
+        decision = decide(store(), candidate, encoder, corpus, held_out, preset)
+    reports.show_decision(decision)
+    get_run_logger().info("%s", decision)
+    return found(f"{decision}; decided before", str(decision)) if decision.known else str(decision)
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def pretrain_bert(
         encoder = export(trained, words, text.output)
         reports.show_built([text.output, words, training, held_out, *(long or ()), trained, encoder])
         registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)
-        registered["decision"] = gate(registered.pop("registered"), held_out, recipe.gate)
+        registered["gate"] = gate(registered.pop("registered"), encoder, text.output, held_out, recipe)
         return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 

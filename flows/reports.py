@@ -25,6 +25,7 @@ from pipeline.samples import WORD, SampleEncoding
 from pipeline.storage import Output
 
 from . import pictures
+from .gate import Decision
 
 ENOUGH_ROWS = 100_000  # to see lengths and words by; read in well under a second
 
@@ -134,6 +135,16 @@ def show_samples(markdown: str) -> None:
     create_markdown_artifact(
         markdown, key="sample-encodings", description="Encodings of the test sentences, first three numbers of a vector"
     )
+
+
+def show_decision(decision: Decision) -> None:
+    """What the gate decided, with the numbers."""
+    lines = [f"`{decision.version.uri}` is **{decision.alias}**: {decision.reason}"]
+    if compared := decision.comparison:
+        figures = {compared.rule: (compared.candidate, compared.champion), **compared.details}
+        lines += ["", "| | candidate | champion until now |", "|---|---:|---:|"]
+        lines += [f"| {name.replace('_', ' ')} | {candidate:.4f} | {champion:.4f} |" for name, (candidate, champion) in figures.items()]
+    create_markdown_artifact("\n".join(lines), key="gate", description="Whether the version became the champion")
 
 
 def show_version(uri: str, page: str | None) -> None:
