@@ -57,6 +57,10 @@ class NonFiniteError(TrainingError):
     """A loss or a gradient that is infinite or not a number."""
 
 
+class TableError(PipelineError):
+    """A table of the user's own that cannot be read, or lacks what was asked for."""
+
+
 class EncodingError(PipelineError):
     """Text that the encoder cannot take."""
 
