@@ -19,7 +19,7 @@ def pool(vectors_LD: Tensor, pooling: str) -> Tensor:
     if pooling == "tokens":
         return vectors_LD
     if pooling == "cls":
-        return vectors_LD[0]
+        return vectors_LD[0].clone()  # a view would keep the vectors of a whole batch
     if pooling == "mean":
         return vectors_LD.mean(0)
     raise EncodingError(f"pooling: got {pooling!r}, wanted {', '.join(POOLINGS)}")

@@ -45,7 +45,7 @@ def sample_encodings(encoder: Encoder) -> tuple[list[SampleEncoding], float]:
     for text, text_pair in SENTENCES:
         encoded, tokens, words = encoder.encode(text, text_pair), encoder.tokens(text, text_pair), encoder.words(text, text_pair)
         vectors.append(encoded[0, dict(reversed(words))[WORD]].mean(0))
-        unknown = [word for word, places in words if encoder.table.special_tokens["unk_token"] in [tokens[place] for place in places]]
+        unknown = encoder.unknown_words(text, text_pair)
         cls, word = (vector[:3].tolist() for vector in (encoded[0, 0], vectors[-1]))
         samples.append(SampleEncoding(text, text_pair, tokens, list(encoded.shape), cls, word, unknown))
     return samples, float(F.cosine_similarity(torch.stack(vectors)[:1], vectors[1][None])[0])
