@@ -6,6 +6,7 @@ its own, and nothing is pickled.
 """
 
 import hashlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -32,17 +33,20 @@ class Kind:
 
     :param name: of the folder among the model's artifacts. :param code: the model-from-code beside this module.
     :param shipped: what it needs of the package `pipeline`. :param key_tag: the tag that finds a version again.
+    :param example: an input that MLflow's page shows; with parameters as a pair (input, parameters), which gives their types.
     """
 
     name: str
     code: str
     shipped: Sequence[str]
     key_tag: str
+    example: Any = None
     requirements: Sequence[str] = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
 _ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
-ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key")
+_SENTENCES = [{"text": "a crane is flying"}, {"text": "a crane driver came", "text_pair": "he just left"}]
+ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", (_SENTENCES, {"pooling": "tokens", "truncate": False}))
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
@@ -73,6 +77,8 @@ def register(
             client.log_figure(run_id, figure, file)
         for file, table in tables.items():
             client.log_table(run_id, dict(table), file)
+        # It would run the example here, where the package that travels with the model cannot be imported.
+        logging.getLogger("mlflow.models.signature").setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
             shutil.copytree(source, Path(folder) / kind.name)
             package = _ship_package(Path(folder), kind.shipped)
@@ -82,6 +88,7 @@ def register(
                 artifacts={kind.name: str(Path(folder) / kind.name)},
                 code_paths=[str(package)],
                 model_config={"package": package.name},
+                input_example=kind.example,
                 pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
             )
         disable_logging()  # log_model turned it on again

@@ -1,30 +1,37 @@
 """The MLflow model, from code: an encoder folder behind `predict`.
 
-In: sentences or pairs. Out: for each its tokens and one vector a token. The decision that matters: the encoding code
-travels with the model under a package name of its own (`model_config["package"]`), so that a user's package called
-`pipeline` is not in its way, and nothing is pickled.
+In: sentences or pairs. Out: for each its tokens and one vector a token, or one vector where `params` name a pooling. The
+decisions that matter: the encoding code travels with the model under a package name of its own (`model_config["package"]`),
+so that a user's package called `pipeline` is not in its way, and nothing is pickled; what is wrong with an input is
+MLflow's INVALID_PARAMETER_VALUE, which its server answers as status 400.
 """
 
 import importlib
 from typing import Any
 
 import pydantic
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel
+
+_AT_ONCE = 128  # sentences that go through the model together
 
 
 class Sentence(pydantic.BaseModel):
     """One input: a sentence, or a pair where `text_pair` is given."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     text: str
     text_pair: str | None = None
 
 
 class Encoding(pydantic.BaseModel):
-    """One output: the tokens (L) and a vector for each (L, hidden size); `<cls>` comes first."""
+    """One output: `tokens` (L), `<cls>` first, and `vectors` (L, hidden size), one each; or, pooled, one `vector` (hidden size)."""
 
-    tokens: list[str]
-    vectors: list[list[float]]
+    tokens: list[str] | None = None
+    vectors: list[list[float]] | None = None
+    vector: list[float] | None = None
 
 
 class EncoderModel(PythonModel):  # type: ignore[misc]
@@ -32,19 +39,29 @@ class EncoderModel(PythonModel):  # type: ignore[misc]
 
     def load_context(self, context: Any) -> None:
         """Load the encoder, on the CPU."""
-        encoding = importlib.import_module(f"{context.model_config['package']}.encoding")
-        self.encoder = encoding.Encoder.load(context.artifacts["encoder"])
+        package = context.model_config["package"]
+        self.encoder = importlib.import_module(f"{package}.encoding").Encoder.load(context.artifacts["encoder"])
+        self.refusal = importlib.import_module(f"{package}.errors").PipelineError
 
     def predict(self, context: Any, model_input: list[Sentence], params: dict[str, Any] | None = None) -> list[Encoding]:
         """Encode.
 
+        :param params: `pooling`: tokens, cls or mean. `truncate`: drop the last tokens of what is too long.
         :returns: for each input the fields of `Encoding` as a dictionary, which MLflow's server can write as JSON.
+        :raises MlflowException: an input is too long, or there is no such pooling.
         """
+        wanted = {"pooling": "tokens", "truncate": False} | (params or {})
         inputs = [entry.text if entry.text_pair is None else (entry.text, entry.text_pair) for entry in model_input]
-        vectors = self.encoder.encode_many(inputs)
-        tokens = [self.encoder.tokens(entry.text, entry.text_pair) for entry in model_input]
-        pairs = zip(tokens, vectors, strict=True)
-        return [Encoding(tokens=t, vectors=v.tolist()).model_dump() for t, v in pairs]  # type: ignore[misc]
+        try:
+            ids, segments = self.encoder.to_ids(inputs, truncate=wanted["truncate"])
+            vectors = self.encoder.encode_input_ids(ids, segments, _AT_ONCE, pooling=wanted["pooling"])
+        except self.refusal as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from error
+        if wanted["pooling"] != "tokens":
+            return [{"vector": vector.tolist()} for vector in vectors]  # type: ignore[misc]
+        names = self.encoder.table.tokens
+        rows = zip(ids, vectors, strict=True)
+        return [{"tokens": [names[token] for token in row], "vectors": found.tolist()} for row, found in rows]  # type: ignore[misc]
 
 
 set_model(EncoderModel())

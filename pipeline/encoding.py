@@ -27,7 +27,7 @@ from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
 from .model.layout import Layout
 from .model.pretraining import BertForPretraining
-from .pooling import pool
+from .pooling import check_pooling, pool
 from .tokens import TOKENIZER, TokenTable
 
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
@@ -104,6 +104,7 @@ class Encoder:
         """
         if isinstance(inputs, str) or not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
+        check_pooling(pooling)
         remaining, input_ids, token_type_ids, done = iter(inputs), list[list[int]](), list[list[int]](), 0
         while chunk := list(islice(remaining, _TOKENIZED_AT_ONCE)):
             ids, kinds = self.to_ids(chunk, partial(numbered, first=done), truncate=truncate)
@@ -142,6 +143,7 @@ class Encoder:
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_input_ids: got batch_size {batch_size}, wanted at least 1")
+        check_pooling(pooling)
         shape = self.model.encoder.shape
         rows = _rows(input_ids)
         kinds = [[0] * len(row) for row in rows] if token_type_ids is None else _rows(token_type_ids)

@@ -13,8 +13,7 @@ from itertools import islice
 import torch
 
 from .encoding import Encoder, Input, numbered
-from .errors import EncodingError
-from .pooling import POOLINGS
+from .pooling import check_pooling
 
 WINDOW = 4096  # inputs
 
@@ -47,8 +46,7 @@ class Stream:
         batch_size: int = 128,
         where: Callable[[int], str] = numbered,
     ) -> None:
-        if pooling not in POOLINGS:
-            raise EncodingError(f"pooling: got {pooling!r}, wanted {', '.join(POOLINGS)}")
+        check_pooling(pooling)
         self.encoder = encoder
         self.inputs = self.tokens = self.unknown = 0
         self._pooling, self._truncate, self._batch_size, self._where = pooling, truncate, batch_size, where
