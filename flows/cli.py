@@ -26,7 +26,7 @@ from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
 from pipeline.settings import recipe_of
 
-from .commands import encode, rollback
+from .commands import encode, lineage, rollback
 from .commands.printing import numbers, print_lines
 from .estimate import add_estimate_options, estimate_lines, runs_of
 from .names import check_model_name, check_version_address
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(run_command=_run)
     encode.add_commands(commands)
     rollback.add_commands(commands)
+    lineage.add_commands(commands)
     estimate = commands.add_parser("estimate", help="what a run takes at a scale: bytes, time, memory, cost, and where it breaks first")
     add_recipe_options(estimate)
     add_estimate_options(estimate)

@@ -72,3 +72,15 @@ def labels_and_masks(statistics: Statistics) -> Figure:
             axes.hlines(rates, np.arange(len(names)) - 0.4, np.arange(len(names)) + 0.4, color="black", ls="--", label="wanted")
             axes.legend()
     return figure
+
+
+def both_curves(curves: Mapping[str, Mapping[str, Mapping[int, float]]], titles: Mapping[str, str]) -> Figure:
+    """Curves of several runs: value by step, by metric, by the run's name; a picture for each metric."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(1, len(titles), squeeze=False)[0], titles.items(), strict=True):
+        for name, found in curves.items():
+            axes.plot(list(found[metric]), list(found[metric].values()), "o-" if len(found[metric]) < 20 else "-", label=name)
+        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure

@@ -39,6 +39,7 @@ from pipeline.training.run import RunSettings, plan_run, read_metrics
 
 from . import handover, logs, models, pictures, registry, reports, versions
 from .builders import builders
+from .code import code_tags
 from .gate import decide
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
@@ -266,4 +267,4 @@ def _run_tags(run: RunSettings, training: Output) -> dict[str, str]:
     keys = {f"{name}_shards_key": key for name, key in run.inputs.items() if name != "encoder"}
     start = {"warm_start_encoder_key": run.inputs["encoder"]} if run.encoder else {}
     counts = {name: str(training.facts["counts"][name]) for name in ("documents", "tokens")}
-    return {"run_key": run.key, **keys, **start, **counts}
+    return {"run_key": run.key, **keys, **start, **counts, **code_tags()}

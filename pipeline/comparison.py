@@ -21,7 +21,7 @@ from .data.sentences import split_sentences
 from .encoding import Encoder
 from .errors import DamagedOutputError
 from .pseudo_likelihood import bits_per_character, fitting
-from .settings import Preset, ShardSettings
+from .settings import Preset, ShardSettings, TextSettings
 from .shards import Examples, concatenate, read_shards, shard_buckets
 from .storage import Output, Store
 from .training.distributed import World
@@ -77,7 +77,7 @@ def compare(store: Store, candidate: Encoder, champion: Encoder, corpus: Output,
         }
         details = {part: (figures["candidate"][part], figures["champion"][part]) for part in figures["candidate"]}
         return Comparison(LOSS, count, loss["candidate"], loss["champion"], details)
-    sentences = list(fitting(list(encoders.values()), _sentences(corpus, preset)))
+    sentences = list(fitting(list(encoders.values()), pick_sentences(corpus, preset.text, preset.gate.sentences)))
     if not sentences:
         raise DamagedOutputError(f"{corpus.address}: no held-out sentence that both encoders take; wanted at least one to compare them on")
     bits = {name: bits_per_character(encoder, sentences) for name, encoder in encoders.items()}
@@ -103,17 +103,17 @@ def _losses(encoder: Encoder, examples: Examples, count: int, settings: ShardSet
     return evaluate(encoder.model, [window], _ROWS, World(0, 1, device), masking)
 
 
-def _sentences(corpus: Output, preset: Preset) -> list[str]:
+def pick_sentences(corpus: Output, text: TextSettings, most: int) -> list[str]:
     """Held-out sentences with the smallest digests, without those in which WikiText's unknown token stands."""
 
     def found() -> Iterator[tuple[bytes, str]]:
-        reader, size = DocumentReader.of(corpus, "valid", preset.text), 0
+        reader, size = DocumentReader.of(corpus, "valid", text), 0
         for block in reader.blocks():
-            for sentence in split_sentences(reader.find(block), preset.text).text.to_pylist():
+            for sentence in split_sentences(reader.find(block), text).text.to_pylist():
                 if sentence.strip() and _WIKITEXT_UNKNOWN not in sentence:
                     yield hashlib.sha256(sentence.encode()).digest(), sentence
             size += len(block)
             if size >= _TEXT:
                 return
 
-    return [sentence for _, sentence in heapq.nsmallest(preset.gate.sentences, set(found()))]
+    return [sentence for _, sentence in heapq.nsmallest(most, set(found()))]
