@@ -42,7 +42,7 @@ _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         options.run_command(options)
     except PipelineError as error:
@@ -67,7 +67,8 @@ def _terminate(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser."""
     parser = argparse.ArgumentParser(prog="pretrain-bert", description="Pretrain BERT encoders and use them.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="the whole job here: corpus, shards, training, registered encoder")
