@@ -133,7 +133,7 @@ def _data(subject: Subject) -> str:
         ("examples to train on", f"{counts['rows']:,}"),
         ("vocabulary", f"{vocabulary.kind}, {subject.vocabulary_size:,} tokens"),
     ]
-    return table(("", ""), rows)
+    return _list(rows)
 
 
 def _settings(subject: Subject) -> str:
@@ -150,7 +150,11 @@ def _settings(subject: Subject) -> str:
         ("matrix products", str(subject.recorded.get("precision", training.precision))),
         ("seeds of data, of training", f"{shards.seed}, {training.seed}"),
     ]
-    return f"{table(('', ''), rows)}\n\nAll settings, and the keys of all inputs, stand with the run that made this version."
+    return f"{_list(rows)}\n\nAll settings, and the keys of all inputs, stand with the run that made this version."
+
+
+def _list(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- {name}: {plain(value)}" for name, value in rows)
 
 
 def _schedule(training: TrainingSettings) -> str:
@@ -181,7 +185,7 @@ def samples_table(samples: Samples) -> dict[str, list[Any]]:
         "shape": [str(tuple(entry.shape)) for entry in entries],
         "cls": [_numbers(entry.cls) for entry in entries],
         WORD: [_numbers(entry.word) for entry in entries],
-        "unknown_words": [" ".join(entry.unknown) for entry in entries],
+        "unknown_words": [" ".join(entry.unknown) or "none" for entry in entries],
     }
 
 

@@ -49,11 +49,12 @@ class Live:
 
 
 def thinned(rows: dict[int, Row]) -> dict[int, Row]:
-    """At most `MOST_ROWS` of them, from the first to the last, by halves."""
-    steps = sorted(rows)
-    while len(steps) > MOST_ROWS:
-        steps = steps[-1::-2][::-1]
-    return {step: rows[step] for step in steps}
+    """At most `MOST_ROWS` of them, evenly from the first step to the last: the last of each stretch of steps."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    stretch = -(-(max(rows) + 1) // MOST_ROWS)
+    kept = {step // stretch: step for step in sorted(rows)}
+    return {step: rows[step] for step in kept.values()}
 
 
 def progress_text(row: Row, held_out: Row | None, steps: int) -> str:
