@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException, TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -24,6 +24,7 @@ _INSTALL = "to run this test: apt-get install chromium chromium-driver"
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1500,2000")
 _OURS = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "chrome:")
 _SECONDS = 60
+_PASSING = (StaleElementReferenceException, ElementClickInterceptedException)  # while a page still changes
 
 
 class Browser:
@@ -35,8 +36,18 @@ class Browser:
     def open(self, address: str, *texts: str) -> None:
         """Open a page and wait until it shows some texts."""
         self.driver.get(address)
-        for text in texts:
-            self.wait_for(lambda text=text: text in self.text(), text)
+        self.wait_for_texts(texts)
+
+    def wait_for_texts(self, texts: Iterable[str]) -> None:
+        """Wait until the page shows all of some texts."""
+        missing = set(texts)
+
+        def found() -> bool:
+            shown = self.text()
+            missing.difference_update([text for text in missing if text in shown])
+            return not missing
+
+        self.wait_for(found, missing)
 
     def text(self) -> str:
         """What the page shows."""
@@ -47,16 +58,22 @@ class Browser:
         self.wait_for(lambda: len(self.driver.find_elements(By.CSS_SELECTOR, selector)) >= least, selector)
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
-    def click(self, text: str, kind: str = "*") -> None:
-        """Press what has just this text."""
-        path = f"//{kind}[normalize-space(.)='{text}' and not(*[normalize-space(.)='{text}']/*)]"
-        self.wait_for(lambda: self.driver.find_elements(By.XPATH, path), text)
-        self.driver.find_elements(By.XPATH, path)[-1].click()
+    def click(self, text: str, kind: str) -> None:
+        """Bring what has just this text to the top of the page, as far as that goes, and press it."""
 
-    def wait_for(self, holds: Callable[[], Any], what: str) -> None:
+        def press() -> bool:
+            found = self.driver.find_elements(By.XPATH, f"//{kind}[normalize-space(.)='{text}']")
+            if found:
+                self.driver.execute_script("arguments[0].scrollIntoView()", found[-1])
+                found[-1].click()
+            return bool(found)
+
+        self.wait_for(press, text)
+
+    def wait_for(self, holds: Callable[[], Any], what: object) -> None:
         """Wait until something holds of the page."""
         try:
-            WebDriverWait(self.driver, _SECONDS, ignored_exceptions=[StaleElementReferenceException]).until(lambda _: holds())
+            WebDriverWait(self.driver, _SECONDS, ignored_exceptions=_PASSING).until(lambda _: holds())
         except TimeoutException:
             pytest.fail(f"{self.driver.current_url}: does not show {what!r}; it shows: {self.text()[:2000]}")
 
@@ -67,7 +84,7 @@ class Browser:
 
     def keep(self, name: str) -> Path:
         """Keep a picture of the page as it is."""
-        time.sleep(1)  # what moves into its place has come to rest
+        time.sleep(0.4)  # what moves into its place has come to rest
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         path = SCREENSHOTS / f"{name}.png"
         assert self.driver.save_screenshot(str(path))
