@@ -9,7 +9,7 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -62,13 +62,14 @@ def register(
     source: Path,
     *,
     tags: Mapping[str, str],
-    description: str,
+    description: str | Callable[[Version], str],
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
     figures: Mapping[str, Figure],
     kind: Kind = ENCODER,
 ) -> Version:
     """Log a folder with its tables and pictures, and register it.
 
+    :param description: of the version; one that names it is made once its number is known.
     :param tags: of the version; the kind's `key_tag` among them finds it again.
     :param tables: columns of tables of the run, by their files' names. :param figures: pictures of the run, by theirs.
     """
@@ -94,7 +95,7 @@ def register(
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id, dict(tags))
-    complete(version, description)
+    complete(version, description if isinstance(description, str) else description(version))
     return version
 
 
@@ -105,6 +106,13 @@ def complete(version: Version, description: str) -> None:
             return
         client.update_model_version(version.name, version.number, description)
         client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
+
+
+def describe_name(name: str, description: str) -> None:
+    """Describe a registered name that has no description; one that somebody wrote stays."""
+    with connect() as client:
+        if not client.get_registered_model(name).description:
+            client.update_registered_model(name, description)
 
 
 def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:

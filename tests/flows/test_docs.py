@@ -139,15 +139,6 @@ def walked(tmp_path_factory: pytest.TempPathFactory, text) -> Path:
     for seed in ("0", "1"):
         words = f"run --corpus {corpus} --model-name bert-tiny --steps 3 --set training.seed={seed} --set gate.margin=1"
         more = ["training.batch_size=16", "vocabulary.min_count=1", "shards.buckets=2", "model.max_position_embeddings=64"]
-            "--set",
-            "training.batch_size=16",
-            "--set",
-            "vocabulary.min_count=1",
-            "--set",
-            "shards.buckets=2",
-            "--set",
-            "model.max_position_embeddings=64",
-        ]
         command = [sys.executable, "-m", "flows.cli", *words.split(), *(part for entry in more for part in ("--set", entry))]
         done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from flows.pretrain_encoder import pretrain_encoder
 from flows.watch_corpus import CHANGED, watch_corpus
 from pipeline.section import Settings
 from pipeline.settings import (
+    BuilderSettings,
     CorpusSettings,
     GateSettings,
     ModelSettings,
@@ -33,6 +34,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "text_settings": TextSettings,
     "vocabulary_settings": VocabularySettings,
     "shard_settings": ShardSettings,
+    "builder_settings": BuilderSettings,
     "model_settings": ModelSettings,
     "training_settings": TrainingSettings,
     "gate_settings": GateSettings,
@@ -70,10 +72,21 @@ def test_every_setting_is_described_with_its_limits(schema: dict[str, Any], para
     for entry in settings:
         name = entry.name
         assert fields[name]["description"] == entry.metadata["description"]
-        assert fields[name]["default"] is None, "empty: as the preset says"
+        if entry.type in ("bool", bool):
+            assert fields[name]["anyOf"] == [{"type": "boolean"}, {"type": "null"}], "a switch that is left alone would say no"
+            continue
+        assert "default" not in fields[name] and "anyOf" not in fields[name], "one input, empty: as the preset says"
         for limit, word in words.items():
-            if limit in entry.metadata:
-                assert fields[name]["anyOf"][0][word] == entry.metadata[limit], name
+            if limit in entry.metadata and (limit != "pattern" or "enum" not in fields[name]):
+                assert fields[name][word] == entry.metadata[limit], name
+
+
+def test_few_values_are_a_list_to_choose_from(schema: dict[str, Any]) -> None:
+    training, text = (schema["definitions"][name]["properties"] for name in ("TrainingOverrides", "TextOverrides"))
+    assert training["schedule"]["enum"] == ["constant", "linear", "cosine", "wsd"]
+    assert text["sentences"]["enum"] == ["prose", "line", "deck"]
+    assert "enum" not in text["language"]
+    assert schema["definitions"]["TrainingOverrides"]["title"] == "training settings"
 
 
 def test_the_presets_are_the_choices(schema: dict[str, Any]) -> None:
