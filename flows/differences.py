@@ -108,7 +108,8 @@ def _curve(curves: Sequence[Mapping[int, float]]) -> list[tuple[str, list[str]]]
 def _neighbours(store: Store, sides: Sequence[_Side]) -> Iterator[str]:
     """The held-out sentences of the first one's corpus that each finds nearest to the test sentences."""
     encoders = [Encoder.load(models.download(side.version.uri)) for side in sides]
-    yield from _told(f"cosine of {WORD} in the two sentences", [("", [f"{sample_encodings(encoder)[1]:.4f}" for encoder in encoders])])
+    cosines = [f"{sample_encodings(encoder).word_similarity:.4f}" for encoder in encoders]
+    yield from _told(f"cosine of {WORD} in the two sentences", [("", cosines)])
     corpus = store.whole("corpus", sides[0].tags.get("corpus_key", ""))
     if corpus is None:
         yield f"\nneighbours: corpus {sides[0].tags.get('corpus_key', '')} is not in this store, so none are looked for"
