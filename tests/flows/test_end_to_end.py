@@ -202,8 +202,10 @@ def test_mlflows_pages_show_the_card_the_curves_and_the_pictures(finished: Stack
     browser.open(f"{page}/model-metrics", "mlm_loss", "next_sentence_accuracy", "learning_rate")
     browser.find(".js-plotly-plot", least=4)
     browser.keep("mlflow-curves")
+    browser.open(f"{page}/artifacts", "sample_encodings.json")
     for name in ("attention_2", "vectors"):
-        browser.open(f"{page}/artifacts/{name}.png", f"{name}.png")
+        browser.click(f"{name}.png", "*[not(*)]")
+        browser.wait_for_texts([f"/artifacts/{name}.png"])
         browser.wait_for(lambda: browser.pictures_are_drawn("img[src^='blob:'], img[src*='get-artifact']"), name)
         browser.keep(f"mlflow-{name}")
 
@@ -218,6 +220,12 @@ def test_running_it_again_finds_all_of_it(finished: Stack, corpus: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path: path.stat().st_mtime_ns for path in finished.folder.glob("*/*/manifest.json")} == manifests
     assert len(MlflowClient(finished.mlflow).search_model_versions("name = 'bert-tiny-river-birds'")) == 1
+    again = next(
+        run for run in finished.ask("flow_runs/filter", {"sort": "START_TIME_DESC"}) if run["parameters"].get("corpus") == str(corpus)
+    )
+    shown = artifacts_of(finished, again)
+    assert re.search(r"\| train \| [^|]* \| found \|", shown["report"]["data"])
+    assert "data:image/png;base64," in shown["loss-curve"]["data"], "also of a training that was found"
 
 
 def test_the_database_serves_a_run_without_the_server(finished: Stack, tmp_path: Path) -> None:

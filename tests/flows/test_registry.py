@@ -162,6 +162,12 @@ def test_its_page_shows_the_sample_encodings(registered: Registered, database: M
     assert "cosine similarity" in version.description
 
 
+def test_a_name_is_described_once(registered: Registered, database: MlflowClient) -> None:
+    models.describe_name(NAME, "what these are")
+    models.describe_name(NAME, "something else")
+    assert database.get_registered_model(NAME).description == "what these are"
+
+
 def test_the_run_has_settings_curves_data_and_pictures(registered: Registered, database: MlflowClient) -> None:
     run = database.get_run(registered.run_id)
     assert run.info.status == "FINISHED"
@@ -199,12 +205,6 @@ def test_a_model_that_is_not_there_is_one_line(database: MlflowClient) -> None:
 @pytest.mark.parametrize(("corpus", "name"), [("wikitext-2", "bert-tiny"), ("sample", "bert-tiny-sample"), ("own", "bert-tiny-own")])
 def test_only_wikitext_2_gives_the_bare_name(corpus: str, name: str) -> None:
     assert names.model_name("tiny", corpus) == name
-
-
-def test_tables_have_a_row_for_each_text(registered: Registered) -> None:
-    samples = sample_encodings(Encoder.load(registered.encoder.address))
-    columns: dict[str, list[Any]] = card.samples_table(samples)
-    assert {len(column) for column in columns.values()} == {2}
 
 
 def test_a_database_that_is_none_is_one_line_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
