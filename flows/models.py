@@ -43,6 +43,9 @@ class Kind:
 
 _ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
 ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key")
+_PREDICTION = tuple(f"finetuning/{name}.py" for name in ("__init__", "features", "head_format", "prediction"))
+_SHARED = ("__init__.py", "errors.py", "encoder_format.py", "tokens.py", "model")
+FINETUNED = Kind("finetuned", "finetuned_serving.py", (*_SHARED, *_PREDICTION), "finetuned_key")
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
@@ -108,6 +111,7 @@ def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
         if (source / name).is_dir():
             shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (copy / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, copy / name)
     hasher = hashlib.sha256()
     for path in sorted(copy.rglob("*.py")):

@@ -147,6 +147,11 @@ def show_decision(decision: Decision) -> None:
     create_markdown_artifact("\n".join(lines), key="gate", description="Whether the version became the champion")
 
 
+def show_card(markdown: str) -> None:
+    """The card of a fine-tuned encoder."""
+    create_markdown_artifact(markdown, key="model-card", description="What was fine-tuned, on what, and how good it is")
+
+
 def show_version(uri: str, page: str | None) -> None:
     """A link to the model version; its address where no server shows a page."""
     if page:

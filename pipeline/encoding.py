@@ -17,7 +17,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
@@ -51,7 +50,6 @@ class Encoder:
             self.table = TokenTable.read(json.loads(tokenizer.to_str()))
         except ValueError as error:
             raise EncodingError(f"{TOKENIZER}: {error}; wanted the tokenizer of an encoder folder") from error
-        self._special = set(np.flatnonzero(self.table.never_masked).tolist())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -161,7 +159,7 @@ class Encoder:
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, without special tokens but the unknown one."""
         rows = self.tokenizer.encode_batch([_text(text) for text in texts], add_special_tokens=False)
-        return [[self.table.unknown_id if token in self._special else token for token in row.ids] for row in rows]
+        return [[self.table.unknown_id if token in self.table.special_ids else token for token in row.ids] for row in rows]
 
     def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None, *, truncate: bool = False) -> list[Encoding]:
         """Rows of sentences and pairs; a message counts them from a number."""
@@ -180,10 +178,7 @@ class Encoder:
 
     def _ids(self, row: Encoding) -> list[int]:
         """The row's ids, where a special token that the template did not put there is an unknown word."""
-        return [
-            self.table.unknown_id if token in self._special and not of_template else token
-            for token, of_template in zip(row.ids, row.special_tokens_mask, strict=True)
-        ]
+        return self.table.row_ids(row.ids, row.special_tokens_mask)
 
     @torch.inference_mode()
     def _vectors(
