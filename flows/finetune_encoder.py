@@ -211,6 +211,7 @@ def finetune_encoder(
     """
     logs.set_up()
     settings = FinetuningSettings().override(finetuning_settings)
+    settings.check(task)
     columns = Columns(text_column, pair_column, label_column)
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
         start = find_encoder(encoder)

@@ -55,7 +55,7 @@ def add_commands(commands: Any) -> None:
 
 def _finetune(options: argparse.Namespace) -> None:
     settings = read_entries(options.set, {_SECTION})[_SECTION]
-    FinetuningSettings.read(settings)  # all that matters is that nothing is refused
+    FinetuningSettings.read(settings).check(options.task)  # all that matters is that nothing is refused
     check_model_name(options.model_name)
     environment.prepare()
     from .. import runner  # imports Prefect and MLflow

@@ -39,9 +39,12 @@ class FinetuningSettings(Settings):
         "of matrix products: auto (bf16 where the device has it in hardware), fp32 or bf16", "auto", pattern="^(auto|fp32|bf16)$"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.doc_stride > self.max_length // 2:
+    def check(self, task: str) -> None:
+        """See that a task can be done with them.
+
+        :raises SettingsError: windows overlap so far that no room is left for a question.
+        """
+        if task == QUESTION_ANSWERING and self.doc_stride > self.max_length // 2:
             wanted = f"at most {self.max_length // 2}, half of finetuning.max_length"
             raise SettingsError(f"finetuning.doc_stride: got {self.doc_stride}, wanted {wanted}")
 
