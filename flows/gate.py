@@ -6,10 +6,11 @@ matter: a version is decided once, so that a run that is run again, or one that 
 on the name, so that of two candidates at once the second meets the first's result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pipeline.comparison import LOSS, Comparison, compare
+from pipeline.comparison import BITS, Comparison, compare
 from pipeline.encoding import Encoder
 from pipeline.errors import EncodingError, RegistryError, RegistryUnavailableError
 from pipeline.settings import Preset
@@ -20,6 +21,7 @@ from .aliases import CHALLENGER, CHAMPION
 from .registry import Version, connect
 
 _DECISION, _REASON = "gate.decision", "gate.reason"
+_M = TypeVar("_M")
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,26 @@ class Decision:
 
 
 def decide(store: Store, candidate: Version, encoder: Output, corpus: Output, held_out: Output, preset: Preset) -> Decision:
-    """Compare a candidate with the champion of its name, and move the aliases.
-
-    A champion whose files cannot be read is replaced, since nobody can load it.
+    """Compare an encoder with the champion of its name, and move the aliases.
 
     :param encoder: the candidate's. :param corpus: that it was trained on. :param held_out: its held-out shards.
     :raises RegistryError: the registry refuses, or is away.
+    """
+
+    def against(champion: Encoder) -> Comparison:
+        with store.local(encoder) as folder:
+            return compare(store, Encoder.load(folder), champion, corpus, held_out, preset)
+
+    return settle(candidate, lambda champion: Encoder.load(models.download(champion.uri)), against, preset.gate.margin)
+
+
+def settle(candidate: Version, load: Callable[[Version], _M], against: Callable[[_M], Comparison], margin: float) -> Decision:
+    """Decide on a candidate once, and move the aliases.
+
+    A champion whose files cannot be read is replaced, since nobody can load it.
+
+    :param load: loads the champion. :param against: compares the candidate with it.
+    :param margin: how much worse the candidate may be, as a share of the champion's figure.
     """
     tags = versions.at(candidate.uri).tags
     if _DECISION in tags:
@@ -58,15 +74,14 @@ def decide(store: Store, candidate: Version, encoder: Output, corpus: Output, he
         return _promote(Decision(candidate, CHAMPION, tags.get(_REASON, "it was made so by hand")))
     champion = Version(candidate.name, number, "")
     try:
-        theirs = Encoder.load(models.download(champion.uri))
+        theirs = load(champion)
     except (RegistryError, EncodingError, OSError) as error:
         if isinstance(error, RegistryUnavailableError):
             raise
         return _promote(Decision(candidate, CHAMPION, f"{champion.uri}, champion until now, cannot be read ({error})"))
-    with store.local(encoder) as folder:
-        comparison = compare(store, Encoder.load(folder), theirs, corpus, held_out, preset)
-    better = comparison.accepts(preset.gate.margin)
-    decision = Decision(candidate, CHAMPION if better else CHALLENGER, _reason(comparison, champion, preset.gate.margin), comparison)
+    comparison = against(theirs)
+    better = comparison.accepts(margin)
+    decision = Decision(candidate, CHAMPION if better else CHALLENGER, _reason(comparison, champion, margin), comparison)
     return _promote(decision, champion) if better else _challenge(decision, champion)
 
 
@@ -74,20 +89,20 @@ def _reason(comparison: Comparison, champion: Version, margin: float) -> str:
     figures = f"{comparison.rule} {comparison.candidate:.4f}, that of {champion.uri} {comparison.champion:.4f}"
     worse = comparison.candidate / comparison.champion - 1 if comparison.champion else 0.0
     how = f"{worse:.1%} worse" if worse > 0 else f"{-worse:.1%} better" if worse < 0 else "as good"
-    what = "examples" if comparison.rule == LOSS else "sentences"
+    what = "sentences" if comparison.rule == BITS else "examples"
     return f"{figures} on the same {comparison.examples:,} {what}: {how}, margin {margin:.1%}"
 
 
 def _promote(decision: Decision, champion: Version | None = None) -> Decision:
     _note(decision, champion)
     aliases.promote(decision.version)
-    return _settle(decision)
+    return _close(decision)
 
 
 def _challenge(decision: Decision, champion: Version) -> Decision:
     _note(decision, champion)
     aliases.challenge(decision.version)
-    return _settle(decision)
+    return _close(decision)
 
 
 def _note(decision: Decision, champion: Version | None) -> None:
@@ -105,7 +120,7 @@ def _note(decision: Decision, champion: Version | None) -> None:
     _tag(decision.version, tags)
 
 
-def _settle(decision: Decision) -> Decision:
+def _close(decision: Decision) -> Decision:
     _tag(decision.version, {_DECISION: decision.alias})
     return decision
 

@@ -47,6 +47,9 @@ class Kind:
 _ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
 _SENTENCES = [{"text": "a crane is flying"}, {"text": "a crane driver came", "text_pair": "he just left"}]
 ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", (_SENTENCES, {"pooling": "tokens", "truncate": False}))
+_PREDICTION = tuple(f"finetuning/{name}.py" for name in ("__init__", "features", "head_format", "prediction"))
+_SHARED = ("__init__.py", "errors.py", "encoder_format.py", "tokens.py", "model")
+FINETUNED = Kind("finetuned", "finetuned_serving.py", (*_SHARED, *_PREDICTION), "finetuned_key")
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
@@ -123,6 +126,7 @@ def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
         if (source / name).is_dir():
             shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (copy / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, copy / name)
     hasher = hashlib.sha256()
     for path in sorted(copy.rglob("*.py")):

@@ -162,6 +162,11 @@ def report_markdown(version: Version, run: Output, shards: ShardSettings, durati
     return "\n\n".join(part for title, text in sections.items() for part in (f"## {title}", text))
 
 
+def show_card(markdown: str) -> None:
+    """The card of a fine-tuned encoder."""
+    create_markdown_artifact(markdown, key="model-card", description="What was fine-tuned, on what, and how good it is")
+
+
 def show_version(uri: str, page: str | None) -> None:
     """A link to the model version; its address where no server shows a page."""
     if page:

@@ -18,7 +18,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
@@ -60,7 +59,6 @@ class Encoder:
             self.table = TokenTable.read(json.loads(tokenizer.to_str()))
         except ValueError as error:
             raise EncodingError(f"{TOKENIZER}: {error}; wanted the tokenizer of an encoder folder") from error
-        self._special = set(np.flatnonzero(self.table.never_masked).tolist())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -193,7 +191,7 @@ class Encoder:
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, without special tokens but the unknown one."""
         rows = self.tokenizer.encode_batch([_text(text) for text in texts], add_special_tokens=False)
-        return [[self.table.unknown_id if token in self._special else token for token in row.ids] for row in rows]
+        return [[self.table.unknown_id if token in self.table.special_ids else token for token in row.ids] for row in rows]
 
     def _tokenize(
         self, pairs: Sequence[tuple[str, str | None]], where: Callable[[int], str] = lambda place: "", *, truncate: bool = False
@@ -210,10 +208,7 @@ class Encoder:
 
     def _ids(self, row: Encoding) -> list[int]:
         """The row's ids, where a special token that the template did not put there is an unknown word."""
-        return [
-            self.table.unknown_id if token in self._special and not of_template else token
-            for token, of_template in zip(row.ids, row.special_tokens_mask, strict=True)
-        ]
+        return self.table.row_ids(row.ids, row.special_tokens_mask)
 
     @torch.inference_mode()
     def _vectors(

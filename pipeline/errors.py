@@ -33,6 +33,10 @@ class CorpusError(PipelineError):
     """A corpus that is missing, unreadable, of the wrong shape or without usable text."""
 
 
+class LabelledDataError(PipelineError):
+    """Labelled data that is missing, unreadable or of the wrong shape."""
+
+
 class DownloadError(CorpusError):
     """No mirror gave the file; the message names each mirror and what it answered."""
 

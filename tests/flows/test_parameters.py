@@ -10,6 +10,7 @@ from prefect.exceptions import ParameterTypeError
 from prefect.utilities.schema_tools.validation import is_valid
 
 from flows import automations
+from flows.finetune_encoder import finetune_encoder
 from flows.pretrain_bert import pretrain_bert
 from flows.pretrain_encoder import pretrain_encoder
 from flows.watch_corpus import CHANGED, watch_corpus
@@ -53,7 +54,7 @@ def prefect_yaml() -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("flow", [pretrain_bert, pretrain_encoder, watch_corpus], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [pretrain_bert, pretrain_encoder, watch_corpus, finetune_encoder], ids=lambda flow: flow.name)
 def test_every_parameter_is_described(flow: Any) -> None:
     schema = flow.parameters.model_dump()
     for name, entry in schema["properties"].items():
@@ -159,12 +160,12 @@ def test_prefect_yaml_has_no_key_that_prefect_ignores(prefect_yaml: dict[str, An
 
 
 def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any]) -> None:
-    flows = dict.fromkeys(preset_names(), pretrain_bert) | {"gpu": pretrain_encoder, "nightly": watch_corpus}
+    flows = dict.fromkeys(preset_names(), pretrain_bert) | {"gpu": pretrain_encoder, "cpu": finetune_encoder, "nightly": watch_corpus}
     assert {deployment["name"] for deployment in prefect_yaml["deployments"]} == set(flows)
     for deployment in prefect_yaml["deployments"]:
         flow = flows[deployment["name"]]
         schema = flow.parameters.model_dump()
-        if flow is pretrain_encoder:  # what runs it gives all of them
+        if flow in (pretrain_encoder, finetune_encoder):  # whoever runs it gives them
             assert "parameters" not in deployment
             continue
         assert is_valid(deployment["parameters"], schema)
@@ -175,7 +176,7 @@ def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict
 
 
 def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
-    *presets, _, nightly = prefect_yaml["deployments"]
+    *presets, _, _, nightly = prefect_yaml["deployments"]
     assert nightly["parameters"]["preset"] in {deployment["name"] for deployment in presets}
     for deployment in presets:
         (trigger,) = deployment["triggers"]
@@ -187,7 +188,7 @@ def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(pr
 
 def test_the_server_looks_after_every_flow_that_is_deployed(prefect_yaml: dict[str, Any]) -> None:
     modules = {deployment["entrypoint"].rpartition(".")[0] for deployment in prefect_yaml["deployments"]}
-    flows = [pretrain_bert, pretrain_encoder, watch_corpus]
+    flows = [pretrain_bert, pretrain_encoder, watch_corpus, finetune_encoder]
     assert modules == {flow.fn.__module__ for flow in flows}
     assert sorted(automations.FLOWS) == sorted(flow.name for flow in flows)
 
