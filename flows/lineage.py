@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.addresses import without_credentials
-from pipeline.lineage import Link, chain, fault_of, fault_of_copy, read_manifest
+from pipeline.finetuning.labelled import STAGE as LABELLED
+from pipeline.finetuning.run import STAGE as FINETUNED
+from pipeline.lineage import Link, chain, fault_of, fault_of_copy, link_to, read_manifest
+from pipeline.starting import STAGE as PRETRAINED
 from pipeline.storage import Store
 
 from . import aliases, models, versions
-from .registry import connect
+from .registry import Version, connect
 
 _WIDTH = 28
 _SHOWN_FILES = 3
@@ -45,12 +48,27 @@ def lines_of(store: Store, address: str, *, verify: bool) -> Iterator[Line]:
         yield Line(f"settings, {section}", settings)
     tags = run.data.tags
     yield Line("code", f"commit {tags.get('code_commit', 'unknown')}, version {tags.get('code_version', 'unknown')}")
+    if head := version.tags.get(models.FINETUNED.key_tag):
+        yield from _of_head(store, version, head, verify=verify)
+        return
     folder = models.download(version.uri)
     manifest = read_manifest(folder)
     copied = fault_of_copy(folder, manifest, version.tags.get("encoder_key", "")) if verify else None
     yield Line("encoder in the registry", f"{len(manifest['files'])} files of encoder/{manifest['key']}", copied)
     for link in chain(store, manifest):
         yield _line(store, link, verify=verify)
+
+
+def _of_head(store: Store, version: Version, key: str, *, verify: bool) -> Iterator[Line]:
+    """The links of a fine-tuned encoder, then those of the encoder that it started from."""
+    link = link_to(store, "fine-tuned encoder", FINETUNED, key, {})
+    yield _line(store, link, verify=verify)
+    if link.output:
+        yield _line(store, link_to(store, "labelled data", LABELLED, link.output.manifest["inputs"]["labelled"], {}), verify=verify)
+    if address := version.tags.get("encoder_version"):
+        yield from lines_of(store, address, verify=verify)
+        return
+    yield _line(store, link_to(store, "encoder", PRETRAINED, version.tags.get("encoder_key", ""), {}), verify=verify)
 
 
 def _line(store: Store, link: Link, *, verify: bool) -> Line:

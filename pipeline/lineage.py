@@ -66,21 +66,22 @@ def chain(store: Store, manifest: Mapping[str, Any]) -> list[Link]:
     inputs = {name: key for name, key in lineage.items() if name in _SPLITS}
     shards = {"corpus": lineage["corpus"], "vocabulary": lineage["vocabulary"]}
     links = [
-        _link(store, "encoder", "encoder", manifest["key"], {"run": lineage["run"], "vocabulary": lineage["vocabulary"]}),
-        _link(store, "training run", "run", lineage["run"], inputs | ({"encoder": lineage["encoder"]} if "encoder" in lineage else {})),
+        link_to(store, "encoder", "encoder", manifest["key"], {"run": lineage["run"], "vocabulary": lineage["vocabulary"]}),
+        link_to(store, "training run", "run", lineage["run"], inputs | ({"encoder": lineage["encoder"]} if "encoder" in lineage else {})),
     ]
     if "encoder" in lineage:
         stage = "encoder" if store.children(store.address("encoder", lineage["encoder"])) else "pretrained"
-        links.append(_link(store, "encoder that it started from", stage, lineage["encoder"], {}))
+        links.append(link_to(store, "encoder that it started from", stage, lineage["encoder"], {}))
     links += [
-        _link(store, f"shards of {split.replace('_', ', ')}", "shards", inputs[split], shards) for split in _SPLITS if split in inputs
+        link_to(store, f"shards of {split.replace('_', ', ')}", "shards", inputs[split], shards) for split in _SPLITS if split in inputs
     ]
-    links.append(_link(store, "vocabulary", "vocabulary", lineage["vocabulary"], {}))
-    links.append(_link(store, "corpus", "corpus", lineage["corpus"], {}))
+    links.append(link_to(store, "vocabulary", "vocabulary", lineage["vocabulary"], {}))
+    links.append(link_to(store, "corpus", "corpus", lineage["corpus"], {}))
     return links
 
 
-def _link(store: Store, role: str, stage: str, key: str, wanted: Mapping[str, str]) -> Link:
+def link_to(store: Store, role: str, stage: str, key: str, wanted: Mapping[str, str]) -> Link:
+    """The link to one output."""
     try:
         return Link(role, stage, key, store.find(stage, key), wanted)
     except PipelineError as error:

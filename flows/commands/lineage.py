@@ -1,14 +1,11 @@
 """The commands `lineage` and `compare`: where a version comes from, and how two differ."""
 
 import argparse
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from pipeline.errors import PipelineError
-
-from ..places import QUIET, store
+from ..places import store
+from .environment import make_folder, set_quiet
 from .printing import print_lines
 
 
@@ -26,8 +23,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _lineage(options: argparse.Namespace) -> None:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    set_quiet()
     from .. import lineage  # imports MLflow
 
     broken = None
@@ -43,14 +39,8 @@ def _lineage(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    folder = Path(options.pictures) if options.pictures else None
-    if folder:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PipelineError(f"{folder}: {error.strerror}; wanted a folder that can be written") from error
+    set_quiet()
+    folder = make_folder(options.pictures) if options.pictures else None
     from .. import differences  # imports MLflow
 
     print_lines(differences.lines_of(store(), options.one, options.other, folder))

@@ -1,14 +1,14 @@
 """The command `rollback`: the champion before the present one is the champion again."""
 
 import argparse
-import os
 import re
 from typing import Any
 
 from pipeline.errors import SettingsError
 
 from ..names import check_model_name
-from ..places import QUIET, store
+from ..places import store
+from .environment import set_quiet
 
 _NAME = re.compile(r"(?:models:/)?([^/@]+)(?:@champion)?")
 
@@ -22,8 +22,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _roll_back(options: argparse.Namespace) -> None:
-    for variable, value in QUIET.items():
-        os.environ.setdefault(variable, value)
+    set_quiet()
     if not (found := _NAME.fullmatch(options.name)):
         raise SettingsError(f"rollback: got {options.name!r}, wanted a model's name, such as bert-tiny")
     name = found[1]

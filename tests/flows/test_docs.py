@@ -33,6 +33,7 @@ _FLOWS, _TRAINING = "tests/flows", "tests/pipeline/training"
 RUN_BY = {
     r".*(texts\.jsonl\.gz|reports\.parquet|path/to/folder)": f"{_FLOWS}/test_corpora.py::results",
     r"make pretrain( |$)|BERT_STORE=\S+ make pretrain": "tests/flows/test_docs.py::walked",
+    r"apt-get install chromium|make test ARGS=": f"{_FLOWS}/test_end_to_end.py::browser",
     r"make test( |$)": "tests/flows/test_docs.py::test_every_target_is_one",
     r"make (up|down)( |$)|WATCH_CORPUS=\S+ make up": "tests/flows/test_end_to_end.py::test_a_second_up_is_harmless",
     r"make (up|down) STACK=team|source artifacts/servers|apt-get install postgresql": f"{_FLOWS}/test_team_stack.py::team",
