@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from pipeline.settings import Preset
 from pipeline.storage import MANIFEST, Output, Recipe, Store
 from tests.conftest import build, publish_text, random_text, train_in_a_child
 
-NAME = "bert-origin"
+NAME, OTHER = "bert-origin", "bert-other"
 HEAD = "bert-origin-labels"
 _OUTPUTS = ["encoder", "training run", "shards of train", "shards of valid", "vocabulary", "corpus"]
 LINKS = ["encoder in the registry", *_OUTPUTS, "text of train", "text of valid"]
@@ -42,11 +43,12 @@ class Origin:
 def origin(tmp_path_factory: pytest.TempPathFactory, small_preset: Preset) -> Origin:
     folder = tmp_path_factory.mktemp("origin")
     store = Store(str(folder / "store"))
-    built = build(store, publish_text(store, random_text(40, 1), random_text(10, 2)), small_preset)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERT_STORE", str(folder / "registry"))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        for seed in (0, 1):
+        for seed, name in enumerate((NAME, OTHER)):
+            text = random_text(40, 1) + " a heron is flying . it left . \n" * 3 * seed
+            built = build(store, publish_text(store, text, random_text(10, 2)), small_preset)
             run = built.write_run(folder / "work", steps=3, seed=seed)
             done = train_in_a_child(run)
             assert done.returncode == 0, done.stderr
@@ -54,13 +56,19 @@ def origin(tmp_path_factory: pytest.TempPathFactory, small_preset: Preset) -> Or
             assert finished is not None
             encoder = export_encoder(store, finished, built.vocabulary, built.corpus)
             texts = {f"text.{name}": value for name, value in built.preset.text.as_dict().items()}
-            tags = {"run_key": run.key, "corpus": "birds", "corpus_key": built.corpus.key, "vocabulary_key": built.vocabulary.key}
+            tags = {
+                "run_key": run.key,
+                "corpus": "birds",
+                "valid_shards_key": built.valid.key,
+                "corpus_key": built.corpus.key,
+                "vocabulary_key": built.vocabulary.key,
+            }
             run_id = registry.start_run("a run", {"preset": "tiny", "training.seed": seed, **texts}, tags | code.code_tags())
             rows = [json.loads(line) for line in Path(finished.file("metrics.jsonl")).read_text("utf-8").splitlines()]
             registry.log_rows(run_id, rows)
             registry.end_run(run_id)
             version_tags = tags | {"encoder_key": encoder.key}
-            made = models.register(NAME, run_id, Path(encoder.address), tags=version_tags, description="", tables={}, figures={})
+            made = models.register(name, run_id, Path(encoder.address), tags=version_tags, description="", tables={}, figures={})
             if seed == 0:
                 aliases.promote(made)
                 keys = {name: str(key) for name, key in encoder.facts["lineage"].items()} | {"encoder": encoder.key}
@@ -222,7 +230,7 @@ def test_a_copy_without_its_manifest_is_compared_with_the_store(
     status, said, error = verify(f"models:/{NAME}/1", capsys)
     assert (status, error) == (0, "")
     assert f"run/{origin.keys['run']}\n" in said
-    assert said.count(" holds\n") == (3 if tidied else len(LINKS)), "by the tags, which name the run, the vocabulary and the corpus"
+    assert said.count(" holds\n") == (5 if tidied else len(LINKS)), "by the tags, which name no shards of train here"
     flip(restored / "tokenizer.json")
     assert verify(f"models:/{NAME}/1", capsys)[0] == (0 if tidied else 1)
 
@@ -263,7 +271,7 @@ def test_a_version_that_is_not_there(copied: Path, capsys: pytest.CaptureFixture
 
 def test_how_two_versions_differ(origin: Origin, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures = tmp_path / "pictures"
-    assert cli.main(["compare", f"models:/{NAME}/1", f"models:/{NAME}/2", "--pictures", str(pictures)]) == 0
+    assert cli.main(["compare", f"models:/{NAME}/1", f"models:/{OTHER}/1", "--pictures", str(pictures)]) == 0
     said = capsys.readouterr().out
     lines = [line.split() for line in said.splitlines()]
     begun = lines.index(["settings", "that", "differ"])
@@ -272,8 +280,18 @@ def test_how_two_versions_differ(origin: Origin, copied: Path, tmp_path: Path, c
     assert losses[1] != losses[2]
     assert [line[1] for line in lines if line[:1] == ["step"]][:3] == ["1", "2", "3"]
     assert "held-out sentences of birds, by the cosine of mean vectors" in said
-    assert said.count(f"    models:/{NAME}/1\n") == 2
+    assert said.count(f"\n    models:/{NAME}/1\n") == said.count(f"\n    models:/{OTHER}/1\n") == 2
+    corpora = [json.loads(path.read_text("utf-8")) for path in copied.glob("corpus/*/manifest.json")]
+    assert len(corpora) == 2
+    assert re.search(r"the corpus is another: (\d+) documents to train on became (\d+); 3 came, 0 went", said)
+    assert re.search(r"the vocabulary is another: of \d+ tokens \d+ stayed, 2 are new", said), "heron and it, seen three times"
+    assert "\nmetrics, each on its own held-out shards\n" in said
     assert (pictures / "curves.png").read_bytes().startswith(b"\x89PNG")
     shutil.rmtree(copied / "corpus")
-    assert cli.main(["compare", f"models:/{NAME}/1", f"models:/{NAME}/2"]) == 0
-    assert f"corpus {origin.keys['corpus']} is not in this store, so none are looked for" in capsys.readouterr().out
+    assert cli.main(["compare", f"models:/{NAME}/1", f"models:/{OTHER}/1"]) == 0
+    said = capsys.readouterr().out
+    assert f"corpus {origin.keys['corpus']} is not in this store, so none are looked for" in said
+    assert "the corpus is another; what changed is not counted, since corpus" in said
+    assert cli.main(["compare", f"models:/{NAME}/1", f"models:/{NAME}/1"]) == 0
+    said = capsys.readouterr().out
+    assert "the corpus is the same" in said and "the vocabulary is the same, of " in said and "\nmetrics\n" in said
