@@ -47,7 +47,7 @@ RUN_BY = {
     r"\.venv/bin/prefect deployment run watch-corpus": "tests/flows/test_watch_corpus.py::test_the_first_look_has_a_version_trained",
     r"\.venv/bin/(prefect worker|prefect --no-prompt deploy|python -m flows.automations)": "tests/flows/test_gpu_worker.py::site",
     r"\.venv/bin/python -m pipeline.training": f"{_TRAINING}/test_ranks.py::test_a_killed_agent_takes_its_ranks_along",
-    r"\.venv/bin/python - <<": "tests/flows/test_team_stack.py::team",
+    r"\.venv/bin/python - <<": f"{_FLOWS}/test_team_stack.py::test_a_person_gets_an_account_as_the_page_says",
     r"(\.venv/bin/)?pretrain-bert estimate": "tests/flows/test_estimate.py::test_the_page_shows_what_its_commands_print",
     r"\.venv/bin/pretrain-bert run .*--warm-start (?!previous)": "tests/pipeline/test_starting.py",
     r"\.venv/bin/pretrain-bert run .*builders": "tests/flows/test_builders.py::test_whoever_builds_the_shards_are_the_same",

@@ -183,6 +183,16 @@ def test_another_kind_of_stack_does_not_start_beside_it(team: Team) -> None:
     assert done.stderr.startswith("error: STACK: got laptop, while the stack `team` runs here")
 
 
+def test_a_person_gets_an_account_as_the_page_says(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"<<'END'\n(.*?)^END$", (ROOT / "docs" / "servers.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    as_client(team, monkeypatch)
+    monkeypatch.setattr("getpass.getpass", lambda prompt: "a long password")
+    experiments = f"{team.client['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
+    assert status_of(experiments, "ada:a long password") == 401
+    exec(code, {})
+    assert status_of(experiments, "ada:a long password") == 200
+
+
 def act_as_the_page_says(team: Team, block: str, folder: Path) -> None:
     """Run the commands of docs/servers.md but `make`, which are the test's own, on this stack's folder and port."""
     lines = [line for line in block.splitlines() if not line.startswith("make ")]
