@@ -12,6 +12,8 @@ import numpy as np
 from mlflow.entities import Run
 
 from pipeline.comparison import pick_sentences
+from pipeline.data.change import compare as compare_corpora
+from pipeline.data.corpus import STAGE as CORPUS
 from pipeline.encoding import Encoder, Input
 from pipeline.errors import EncodingError, SettingsError
 from pipeline.samples import SENTENCES, WORD, sample_encodings
@@ -52,7 +54,10 @@ def lines_of(store: Store, one: str, other: str, folder: Path | None) -> Iterato
     yield _row("", *(side.version.uri for side in sides))
     yield from _told("settings that differ", _different([side.run.data.params for side in sides]))
     yield from _told("made from", [(name, [side.tags.get(name, "") for side in sides]) for name in _MADE_FROM])
-    yield from _told("metrics", _metrics(sides))
+    encoders = [Encoder.load(models.download(side.version.uri)) for side in sides]
+    yield from (f"  {line}" for line in (_corpora(store, sides), _vocabularies(encoders)))
+    same_text = len({side.tags.get("valid_shards_key") for side in sides}) == 1
+    yield from _told("metrics" if same_text else "metrics, each on its own held-out shards", _metrics(sides))
     for metric, title in _CURVES.items():
         yield from _told(title, _curve([side.curves[metric] for side in sides]))
     if folder:
@@ -60,7 +65,7 @@ def lines_of(store: Store, one: str, other: str, folder: Path | None) -> Iterato
         figure = pictures.both_curves({side.version.uri: side.curves for side in sides}, _CURVES)
         figure.savefig(path, dpi=pictures.DPI)
         yield f"\npicture  {path}"
-    yield from _neighbours(store, sides)
+    yield from _neighbours(store, sides, encoders)
 
 
 def _side(address: str) -> _Side:
@@ -105,12 +110,33 @@ def _curve(curves: Sequence[Mapping[int, float]]) -> list[tuple[str, list[str]]]
     return [(f"step {step}", [_number(curve.get(step)) for curve in curves]) for step in shown]
 
 
-def _neighbours(store: Store, sides: Sequence[_Side]) -> Iterator[str]:
+def _corpora(store: Store, sides: Sequence[_Side]) -> str:
+    """What changed from one corpus to the other, in words."""
+    keys = [side.tags.get("corpus_key", "") for side in sides]
+    if keys[0] == keys[1]:
+        return "the corpus is the same"
+    found = [store.whole(CORPUS, key) for key in keys]
+    if not (found[0] and found[1]):
+        absent = " and ".join(key or "without a key" for key, corpus in zip(keys, found, strict=True) if corpus is None)
+        return f"the corpus is another; what changed is not counted, since corpus {absent} is not in this store"
+    change = compare_corpora(found[0], found[1], _text_settings(sides[0].run.data.params))
+    documents = f"{change.before:,} documents to train on became {change.after:,}"
+    return f"the corpus is another: {documents}; {change.added:,} came, {change.removed:,} went"
+
+
+def _vocabularies(encoders: Sequence[Encoder]) -> str:
+    """What changed from one vocabulary to the other, in words."""
+    one, other = (set(encoder.table.tokens) for encoder in encoders)
+    if encoders[0].table.tokens == encoders[1].table.tokens:
+        return f"the vocabulary is the same, of {len(one):,} tokens"
+    return f"the vocabulary is another: of {len(one):,} tokens {len(one & other):,} stayed, {len(other - one):,} are new"
+
+
+def _neighbours(store: Store, sides: Sequence[_Side], encoders: Sequence[Encoder]) -> Iterator[str]:
     """The held-out sentences of the first one's corpus that each finds nearest to the test sentences."""
-    encoders = [Encoder.load(models.download(side.version.uri)) for side in sides]
     cosines = [f"{sample_encodings(encoder).word_similarity:.4f}" for encoder in encoders]
     yield from _told(f"cosine of {WORD} in the two sentences", [("", cosines)])
-    corpus = store.whole("corpus", sides[0].tags.get("corpus_key", ""))
+    corpus = store.whole(CORPUS, sides[0].tags.get("corpus_key", ""))
     if corpus is None:
         yield f"\nneighbours: corpus {sides[0].tags.get('corpus_key', '')} is not in this store, so none are looked for"
         return
