@@ -25,8 +25,11 @@ from pipeline.settings import recipe_of
 from .conftest import ROOT, environment, write_corpus
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:make|\.venv/bin/\S+|pretrain-bert|prefect|export|source|unset|curl|mlflow|apt-get|cat)\s")
-_NEEDS = re.compile(r"# needs (S3|SFTP|a GPU|GPUs)")
+_PROGRAMS = "make|prefect|pretrain-bert|export|source|unset|curl|mlflow|apt-get|cat|ssh|srun|tar"
+_COMMAND = re.compile(rf"(?:[A-Z_]+=\S* )*(?:{_PROGRAMS}|bin=\S+|\$bin/\S+|\.venv/bin/\S+)\s")
+_SHOWN = re.compile(r"corpus\s|flows/\s|cpu worker|GPU 0:|training goes to|prefect\.example\.org|  A  <cls>|error: ")
+"""How a block begins that shows what is printed, or is a picture, or a file's contents."""
+_NEEDS = re.compile(r"# needs (S3|SFTP|a GPU|GPUs|Slurm)")
 _OURS = re.compile(r"(?:.*\| )?\.venv/bin/pretrain-bert (?P<words>.*)")
 
 _FLOWS, _TRAINING = "tests/flows", "tests/pipeline/training"
@@ -37,13 +40,14 @@ RUN_BY = {
     r"make test( |$)": "tests/flows/test_docs.py::test_every_target_is_one",
     r"make (up|down)( |$)|WATCH_CORPUS=\S+ make up": "tests/flows/test_end_to_end.py::test_a_second_up_is_harmless",
     r"make (up|down) STACK=team|source artifacts/servers|apt-get install postgresql": f"{_FLOWS}/test_team_stack.py::team",
+    r"bin=|\$bin/|tar |PGPASSWORD=": f"{_FLOWS}/test_team_stack.py::test_nothing_is_lost_over_a_restart_and_a_backup_is_brought_back",
     r"make clean-artifacts": "tests/flows/test_clean.py::test_make_removes_only_with_yes_1",
     r"export |unset |source \.venv|mlflow models serve|curl ": "tests/flows/test_serving.py::test_the_page_runs_as_it_is_printed",
     r"\.venv/bin/prefect deployment run pretrain-bert/\w+": "tests/flows/test_end_to_end.py::finished",
     r"\.venv/bin/prefect deployment run watch-corpus": "tests/flows/test_watch_corpus.py::test_the_first_look_has_a_version_trained",
     r"\.venv/bin/(prefect worker|prefect --no-prompt deploy|python -m flows.automations)": "tests/flows/test_gpu_worker.py::site",
     r"\.venv/bin/python -m pipeline.training": f"{_TRAINING}/test_ranks.py::test_a_killed_agent_takes_its_ranks_along",
-    r"\.venv/bin/python - <<": "tests/flows/test_team_stack.py::test_nothing_is_lost_over_a_restart",
+    r"\.venv/bin/python - <<": "tests/flows/test_team_stack.py::team",
     r"(\.venv/bin/)?pretrain-bert estimate": "tests/flows/test_estimate.py::test_the_page_shows_what_its_commands_print",
     r"\.venv/bin/pretrain-bert run .*--warm-start (?!previous)": "tests/pipeline/test_starting.py",
     r"\.venv/bin/pretrain-bert run .*builders": "tests/flows/test_builders.py::test_whoever_builds_the_shards_are_the_same",
@@ -66,17 +70,29 @@ class Command:
         return shlex.split(found["words"], comments=True) if found else None
 
 
-def commands() -> list[Command]:
-    """Every command line of the pages; scaling.md's are compared with what they print elsewhere."""
+def lines() -> list[tuple[Path, str]]:
+    """Every line of the pages' blocks that are in no language; continued ones are one line, what a command reads (`<<`) is none."""
     found = []
     for page in PAGES:
         for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
-            for line in re.sub(r"\\\n\s*", "", block).splitlines() if not language else ():
-                if _COMMAND.match(f"{line} "):
-                    needs = _NEEDS.search(line)
-                    found.append(Command(page.name, line, needs[1] if needs else ""))
-    assert len(found) > 60
+            if not language and not (_SHOWN.match(block) and not _COMMAND.match(block)):
+                plain = re.sub(r"(<<'(\w+)'\n).*?^\2$", r"\1", block, flags=re.DOTALL | re.MULTILINE)
+                found += [(page, line) for line in re.sub(r"\\\n\s*", "", plain).splitlines() if line.strip()]
     return found
+
+
+def commands() -> list[Command]:
+    """Every command line of the pages; scaling.md's are compared with what they print elsewhere."""
+    found = [(page, line, _NEEDS.search(line)) for page, line in lines() if _COMMAND.match(f"{line} ")]
+    assert len(found) > 60
+    return [Command(page.name, line, needs[1] if needs else "") for page, line, needs in found]
+
+
+def test_every_line_of_a_block_is_a_command_or_is_shown() -> None:
+    """So that none goes untested because nobody knows its program."""
+    for page, line in lines():
+        known = _COMMAND.match(f"{line} ") or line.startswith("#")
+        assert known or page.name == "scaling.md", f"{page.name}: {line}: add its program to _PROGRAMS, or its block's beginning to _SHOWN"
 
 
 RUN_HERE = {"encode", "fill-mask", "lineage", "compare", "rollback", "inspect", "clean"}
@@ -125,10 +141,39 @@ def test_every_deployment_and_parameter_is_one() -> None:
     assert set(named) <= known
 
 
+def headings(page: Path) -> set[str]:
+    """What a link may name after `#`, as GitHub writes it."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_every_link_leads_somewhere() -> None:
     for page in PAGES:
-        for link in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
-            assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+            path, _, heading = link.partition("#")
+            target = (page.parent / path) if path else page
+            assert "://" in link or target.exists(), f"{page.name}: {link}"
+            assert not heading or "://" in link or heading in headings(target), f"{page.name}: {link}: no such heading"
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    """Files of this project, by their path or in the tree of CONTRIBUTING.md; what a run makes or a user brings is not looked for."""
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for name in re.findall(r"`((?:flows|pipeline|tests|docs)/[\w./*<>-]+)`", text):
+            assert list(ROOT.glob(re.sub(r"<\w+>", "*", name))), f"{page.name}: {name}"
+        for name in re.findall(r"`(\w+\.(?:py|sh))`", text):
+            assert list(ROOT.glob(f"*/**/{name}")), f"{page.name}: {name}"
+
+
+def test_the_tree_names_files_that_are_there() -> None:
+    """The annotated tree of CONTRIBUTING.md."""
+    (tree,) = re.findall(r"^```\n(flows/ .*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^(flows|pipeline)/ (.*?)(?=^\w)", tree, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for folder, block in blocks:
+        known = {path.name for path in (ROOT / folder).rglob("*.py")}
+        assert set(re.findall(r"\b\w+\.py\b", block)) <= known
 
 
 @pytest.fixture(scope="module")
