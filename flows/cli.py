@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        then = getattr(options, "interrupted", "the same command goes on from the last checkpoint")
+        print(f"error: interrupted; {then}", file=sys.stderr)
         return 130
     return 0
 

@@ -72,7 +72,12 @@ def find_encoder(encoder: str) -> Start:
 
 @stage("check name", asks_registry=True)
 def check_name(name: str, task: str) -> None:
-    """See that the name is not one of encoders or of another task, before any work."""
+    """See that the name can be had, before any work."""
+    refuse_other_kinds(name, task)
+
+
+def refuse_other_kinds(name: str, task: str) -> None:
+    """:raises SettingsError: the name is one of encoders or of another task."""
     newest = versions.newest(name)
     if newest and newest.tags.get("task") != task:
         is_of = newest.tags.get("task", "encoders")

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from .encoding import Input
 from .errors import TableError
 from .files import open_file
-from .tables import form_of, is_table, read_table
+from .tables import form_of, is_table, opened, read_table
 
 STANDARD_INPUT = "-"
+_WANTED = "a text file, or a table (.tsv, .csv, .jsonl, .parquet)"
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,13 @@ class Source:
 
     def _lines(self) -> Iterator[Input]:
         if self.address == STANDARD_INPUT:
-            yield from self._inputs(sys.stdin.buffer)
+            try:
+                yield from self._inputs(sys.stdin.buffer)
+            except OSError as error:
+                raise TableError(f"standard input: {error.strerror or error}; wanted lines of text") from error
             return
-        try:
-            with open_file(self.address) as file:
-                yield from self._inputs(file)
-        except OSError as error:
-            wanted = "wanted a text file, or a table (.tsv, .csv, .jsonl, .parquet)"
-            raise TableError(f"{self.address}: {error.strerror or error}; {wanted}") from error
+        with opened(self.address, _WANTED) as file:
+            yield from self._inputs(file)
 
     def _inputs(self, file: BinaryIO) -> Iterator[Input]:
         for number, line in enumerate(file):

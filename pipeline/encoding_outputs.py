@@ -1,11 +1,11 @@
 """Vectors -> a file: NumPy, JSON Lines, Parquet.
 
 In: encoded inputs, as they come. Out: a file that a NumPy, DuckDB or pandas user can open. The decision that matters: it is
-written aside and takes its name when it is whole, so that what a kill leaves is not taken for a result.
+written aside and takes its name when it is whole, so that what a kill leaves is not taken for a result; the next to write
+into that folder removes it.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from .encoding import Encoder
 from .errors import EncodingError, PipelineError
+from .staging import own_prefix, sweep
 from .streaming import Encoded
 
 _ROWS = 2048  # of a row group
@@ -29,22 +30,34 @@ def write_vectors(path: Path, encoded: Iterable[Encoded], encoder: Encoder, *, p
     `.npy`: float32 [N, D], pooled alone. `.jsonl`: text, text_pair where it is a pair, and vector, or tokens and vectors.
     `.parquet`: the same as columns, a vector being a fixed_size_list<float>[D].
 
-    :raises EncodingError: the ending is none of these. :raises PipelineError: it cannot be written.
+    :raises EncodingError: see `check_destination`. :raises PipelineError: it cannot be written.
     """
-    write = _WRITERS.get(path.suffix)
-    if write is None:
-        raise EncodingError(f"{path}: not a known kind of file; wanted a name that ends in {', '.join(_WRITERS)}")
-    if path.suffix == ".npy" and not pooled:
-        raise EncodingError(f"{path}: one array cannot hold rows that differ in length; wanted .parquet, .jsonl, or a pooling")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_destination(path, pooled=pooled)
+    sweep(path.parent)
+    aside = path.with_name(f"{own_prefix()}{path.name}.part")
     try:
         with aside.open("wb") as file:
-            write(file, encoded, encoder, pooled)
+            _WRITERS[path.suffix](file, encoded, encoder, pooled)
         aside.replace(path)
     except OSError as error:
         raise PipelineError(f"{path}: {error.strerror or error}; wanted a place that can be written, with room") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def check_destination(path: Path, *, pooled: bool) -> None:
+    """See, before anything is encoded, that there can be such a file.
+
+    :raises EncodingError: the ending is none that is known or cannot hold what is written, or a folder has that name or none has.
+    """
+    if path.suffix not in _WRITERS:
+        raise EncodingError(f"{path}: not a known kind of file; wanted a name that ends in {', '.join(_WRITERS)}")
+    if path.suffix == ".npy" and not pooled:
+        raise EncodingError(f"{path}: one array cannot hold rows that differ in length; wanted .parquet, .jsonl, or a pooling")
+    if path.is_dir() or not path.parent.is_dir():
+        raise EncodingError(
+            f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; wanted a file in a folder of this machine"
+        )
 
 
 def write_json_lines(file: TextIO, encoded: Iterable[Encoded], encoder: Encoder, *, pooled: bool) -> None:

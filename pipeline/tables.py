@@ -6,6 +6,7 @@ as JSON writes them), so a label 0 is the same label in each form, and a null st
 character.
 """
 
+import csv
 import gzip
 import json
 import zlib
@@ -37,7 +38,7 @@ def read_table(address: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
     read = _READERS.get(form_of(address))
     if read is None:
         raise TableError(f"{address}: not a known kind of table; wanted a name that ends in {_FORMS}")
-    with _opened(address) as file:
+    with opened(address, _FORMS) as file:
         yield from read(file, address, list(columns))
 
 
@@ -53,9 +54,13 @@ def is_table(address: str) -> bool:
 
 
 @contextmanager
-def _opened(address: str) -> Iterator[BinaryIO]:
-    """The file, unpacked; whatever makes it unreadable is one error."""
-    refuse_credentials("table", address)
+def opened(address: str, wanted: str) -> Iterator[BinaryIO]:
+    """A user's file, unpacked where it ends in `.gz`.
+
+    :param wanted: what it should have been, for the message where there is none.
+    :raises TableError: whatever makes it unreadable. :raises SettingsError: the address holds credentials.
+    """
+    refuse_credentials("file", address)
     try:
         with open_file(address) as raw:
             if address.endswith(".gz") and form_of(address) != "parquet":
@@ -64,7 +69,7 @@ def _opened(address: str) -> Iterator[BinaryIO]:
             else:
                 yield raw
     except FileNotFoundError:
-        raise TableError(f"{address}: no such file; wanted {_FORMS}") from None
+        raise TableError(f"{address}: no such file; wanted {wanted}") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise TableError(f"{address}: not readable as gzip ({error}); get or pack it again") from error
     except (pa.ArrowException, OSError) as error:
@@ -74,24 +79,25 @@ def _opened(address: str) -> Iterator[BinaryIO]:
 def _csv(delimiter: str) -> Callable[[BinaryIO, str, list[str]], Iterator[pa.RecordBatch]]:
     def read(file: BinaryIO, address: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         quoted = delimiter == ","
+        header = _header(file, delimiter)
+        if not header:
+            raise TableError(f"{address}: empty; wanted a first line with the names of the columns")
+        if any(header.count(column) != 1 for column in columns):
+            raise TableError(_lacks(address, columns, header))
         parse = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
+        parse.ignore_empty_lines = len(header) > 1  # of one column it is an empty value, and those after it keep their numbers
         options = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
-        try:
-            reader = pacsv.open_csv(file, pacsv.ReadOptions(block_size=_BLOCK), parse, options)
-        except KeyError:
-            raise TableError(_lacks(address, columns, _header(address, delimiter))) from None
-        except pa.ArrowInvalid as error:
-            if "Empty CSV file" in str(error):
-                raise TableError(f"{address}: empty; wanted a first line with the names of the columns") from None
-            raise
+        reader = pacsv.open_csv(file, pacsv.ReadOptions(block_size=_BLOCK), parse, options)
         yield from (batch for batch in reader if batch.num_rows)
 
     return read
 
 
-def _header(address: str, delimiter: str) -> list[str]:
-    with _opened(address) as file:
-        return file.readline().decode("utf-8-sig", "replace").strip("\r\n").split(delimiter)
+def _header(file: BinaryIO, delimiter: str) -> list[str]:
+    """The names of the columns; the file is at its begin again."""
+    line = file.readline().decode("utf-8-sig", "replace").rstrip("\r\n")
+    file.seek(0)
+    return next(csv.reader([line], delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE), [])
 
 
 def _json_lines(file: BinaryIO, address: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -120,6 +126,8 @@ def _json_row(line: bytes, where: str, columns: list[str]) -> list[str | None]:
 
 
 def _text(value: Any, where: str, column: str) -> str | None:
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise TableError(f"{where}: `{column}` has half a surrogate pair, wanted Unicode text")
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):

@@ -13,13 +13,14 @@ from pipeline.errors import SettingsError
 from ..names import is_version_address
 from ..options import whole_number
 from ..places import QUIET
-from .printing import numbers, print_lines
+from .printing import numbers, print_lines, printing
 
 if TYPE_CHECKING:
     from pipeline.encoding import Encoder
-    from pipeline.streaming import Encoded
+    from pipeline.streaming import Encoded, Stream
 
 _TELL_SECONDS = 2.0
+_OF_MANY = ("column", "pair_column", "pairs", "pooling", "to", "batch_size")
 
 
 def add_commands(commands: Any) -> None:
@@ -29,14 +30,14 @@ def add_commands(commands: Any) -> None:
     encode.add_argument("text", nargs="?", help="one sentence, whose tokens and the beginnings of their vectors are printed")
     encode.add_argument("text_pair", nargs="?")
     encode.add_argument("--file", help="many: a text file, a sentence a line; .tsv, .csv, .jsonl or .parquet; or - for standard input")
-    encode.add_argument("--column", default="text", help="of a table, which holds the sentences (default: %(default)s)")
+    encode.add_argument("--column", help="of a table, which holds the sentences (default: text)")
     encode.add_argument("--pair-column", help="of a table, which holds the second sentences of pairs")
     encode.add_argument("--pairs", action="store_true", help="each line of a text file is a pair, with a TAB between")
-    encode.add_argument("--pooling", choices=["mean", "cls", "tokens"], default="mean", help="of many (default: %(default)s)")
+    encode.add_argument("--pooling", choices=["mean", "cls", "tokens"], help="of many (default: mean)")
     encode.add_argument("--to", metavar="FILE", help=".npy, .jsonl or .parquet (default: JSON Lines on standard output)")
     encode.add_argument("--truncate", action="store_true", help="drop the last tokens of what is too long, which is an error otherwise")
-    encode.add_argument("--batch-size", default="128", help="how many go through the model at a time (default: %(default)s)")
-    encode.set_defaults(run_command=_encode)
+    encode.add_argument("--batch-size", help="how many of many go through the model at a time (default: 128)")
+    encode.set_defaults(run_command=_encode, interrupted="the same command begins again")
     fill = commands.add_parser("fill-mask", help="say which tokens a registered encoder expects at masks")
     fill.add_argument("model", help="an address such as models:/bert-mini@champion, or an encoder folder")
     fill.add_argument("text", help="with the vocabulary's mask token in it: [MASK], of tiny <mask>")
@@ -75,11 +76,12 @@ def _fill_mask(options: argparse.Namespace) -> None:
 def _encode(options: argparse.Namespace) -> None:
     if (options.text is None) == (options.file is None):
         raise SettingsError("encode: wanted a TEXT, or --file for many, and not both")
-    encoder = load_encoder(options.model)
-    if options.file is None:
-        _print_one(encoder, options)
+    if options.file is not None:
+        _encode_many(options)
+    elif typed := [name for name in _OF_MANY if getattr(options, name)]:
+        raise SettingsError(f"--{typed[0].replace('_', '-')}: is for many; wanted --file, or a TEXT alone")
     else:
-        _encode_many(encoder, options)
+        _print_one(load_encoder(options.model), options)
 
 
 def _print_one(encoder: "Encoder", options: argparse.Namespace) -> None:
@@ -91,29 +93,34 @@ def _print_one(encoder: "Encoder", options: argparse.Namespace) -> None:
         print(f"not in the vocabulary: {' '.join(unknown)}", file=sys.stderr)
 
 
-def _encode_many(encoder: "Encoder", options: argparse.Namespace) -> None:
+def _encode_many(options: argparse.Namespace) -> None:
     from pipeline.encoding_inputs import Source, check_source  # imports torch, as the next ones do
-    from pipeline.encoding_outputs import write_json_lines, write_vectors
+    from pipeline.encoding_outputs import check_destination, write_json_lines, write_vectors
     from pipeline.streaming import Stream
 
-    source = Source(options.file, options.column, options.pair_column, options.pairs)
-    typed = {"column": options.column != "text", "pair_column": options.pair_column is not None, "pairs": options.pairs}
-    check_source(source, typed.__getitem__)
-    if (size := whole_number("--batch-size", options.batch_size)) < 1:
+    pooling = options.pooling or "mean"
+    pooled = pooling != "tokens"
+    source = Source(options.file, options.column or "text", options.pair_column, options.pairs)
+    check_source(source, lambda name: bool(getattr(options, name)))
+    if (size := whole_number("--batch-size", options.batch_size or "128")) < 1:
         raise SettingsError(f"--batch-size: got {size}, wanted at least 1")
-    stream = Stream(encoder, pooling=options.pooling, truncate=options.truncate, batch_size=size, where=source.where)
-    pooled = options.pooling != "tokens"
+    if options.to:
+        check_destination(Path(options.to), pooled=pooled)
+    encoder = load_encoder(options.model)
+    stream = Stream(encoder, pooling=pooling, truncate=options.truncate, batch_size=size, where=source.where)
     encoded = _with_progress(stream.encode(source.read()), source.count())
     if options.to:
         write_vectors(Path(options.to), encoded, encoder, pooled=pooled)
-        what = f"{stream.inputs:,} encoded into {options.to}"
-        print(f"{what}; {stream.unknown:,} of {stream.tokens:,} tokens not in the vocabulary")
+        print_lines([f"{stream.inputs:,} encoded into {options.to}; {_unknown(stream)}"])
         return
-    try:
+    with printing():
         write_json_lines(sys.stdout, encoded, encoder, pooled=pooled)
-        sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads any more, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if stream.unknown:
+        print(_unknown(stream), file=sys.stderr)
+
+
+def _unknown(stream: "Stream") -> str:
+    return f"{stream.unknown:,} of {stream.tokens:,} tokens not in the vocabulary"
 
 
 def _with_progress(encoded: "Iterator[Encoded]", count: int | None) -> "Iterator[Encoded]":

@@ -22,7 +22,7 @@ from .conftest import ROOT
 SCREENSHOTS = ROOT / "artifacts" / "screenshots"
 _INSTALL = "to run this test: apt-get install chromium chromium-driver"
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1500,2000")
-_OURS = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "chrome:")
+_OURS = ("about:", "http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "chrome:")
 _SECONDS = 60
 _PASSING = (StaleElementReferenceException, ElementClickInterceptedException)  # while a page still changes
 
@@ -35,6 +35,7 @@ class Browser:
 
     def open(self, address: str, *texts: str) -> None:
         """Open a page and wait until it shows some texts."""
+        self.driver.get("about:blank")  # else an address that differs after its # alone may change nothing
         self.driver.get(address)
         self.wait_for_texts(texts)
 

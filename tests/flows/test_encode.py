@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import cli
+from flows.commands import encode as command
 from pipeline.encoding import Encoder
 from pipeline.storage import Output
 
@@ -66,16 +67,58 @@ def test_standard_input_to_standard_output(
     np.testing.assert_allclose(line["vector"], encoder.encode("a crane driver came", "he just left")[0, 0].numpy(), atol=1e-5)
 
 
+def test_the_order_of_a_pair_matters(small_encoder: Output, encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one\ttwo\na crane\the\nhe\ta crane\n", "utf-8")
+    columns = ["--column", "one", "--pair-column", "two"]
+    assert encode(small_encoder, "--file", tmp_path / "pairs.tsv", *columns, "--to", tmp_path / "v.npy") == 0
+    found = np.load(tmp_path / "v.npy")
+    wanted = [encoder.encode(*pair)[0].mean(0).numpy() for pair in (("a crane", "he"), ("he", "a crane"))]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert not np.allclose(found[0], found[1], atol=1e-3)
+
+
+def test_what_is_unknown_is_said_beside_json_lines(small_encoder: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("a crane!\n", "utf-8")
+    assert encode(small_encoder, "--file", tmp_path / "a.txt") == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["vector"]) == 16
+    assert said.err == "1 of 4 tokens not in the vocabulary\n"
+
+
+def test_a_standard_output_without_room_is_one_line(
+    small_encoder: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("a crane\n", "utf-8")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert encode(small_encoder, "--file", tmp_path / "a.txt") == 1
+        monkeypatch.undo()
+    assert capsys.readouterr().err == "error: standard output: No space left on device\n"
+
+
+def test_an_interruption_promises_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(model: str) -> Encoder:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "load_encoder", interrupt)
+    assert cli.main(["encode", "folder", "a"]) == 130
+    assert capsys.readouterr().err == "error: interrupted; the same command begins again\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["a", "--to", "v.npy"], "--to: is for many; wanted --file, or a TEXT alone"),
+        (["a", "--pooling", "mean"], "--pooling: is for many; wanted --file, or a TEXT alone"),
+        (["--file", "long.txt", "--pooling", "tokens", "--to", "v.npy"], "v.npy: one array cannot hold rows that differ in length"),
+        (["--file", "long.txt", "--to", "s3://bucket/v.npy"], "s3:/bucket/v.npy: its folder is not there; wanted a file in a folder of"),
         ([], "encode: wanted a TEXT, or --file for many, and not both"),
         (["a", "--file", "b"], "encode: wanted a TEXT, or --file for many, and not both"),
         (["--file", "long.txt"], "long.txt: line 2: 65 tokens with the special ones, wanted at most 64, the model's limit"),
         (["--file", "long.txt", "--column", "body"], "--column: is for a table, which long.txt is not by its ending"),
         (["--file", "texts.csv", "--pairs"], "--pairs: is for a text file, which texts.csv is not by its ending"),
         (["--file", "texts.csv"], "texts.csv: its columns are body; wanted one column `text`"),
-        (["--file", "nowhere.txt"], "nowhere.txt: No such file or directory; wanted a text file, or a table"),
+        (["--file", "nowhere.txt"], "nowhere.txt: no such file; wanted a text file, or a table"),
         (["--file", "long.txt", "--to", "v.txt"], "v.txt: not a known kind of file; wanted a name that ends in .npy, .jsonl, .parquet"),
         (["--file", "long.txt", "--batch-size", "0"], "--batch-size: got 0, wanted at least 1"),
         (["a " * 63], "65 tokens with the special ones, wanted at most 64, the model's limit"),

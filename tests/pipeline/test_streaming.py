@@ -1,7 +1,10 @@
 """Many inputs in windows: the same vectors as alone, in flat memory, in every kind of file."""
 
+import gzip
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from pipeline import streaming
 from pipeline.encoding import Encoder, Input
 from pipeline.encoding_inputs import Source
 from pipeline.encoding_outputs import write_vectors
-from pipeline.errors import EncodingError, PipelineError, TableError
+from pipeline.errors import EncodingError, PipelineError, SettingsError, TableError
 from pipeline.storage import Store
 from pipeline.streaming import Encoded, Stream
 
@@ -128,13 +131,32 @@ def test_what_ends_amid_it_leaves_nothing_that_looks_whole(encoder: Encoder, tmp
     with pytest.raises(EncodingError, match="input 1: "):
         write_vectors(tmp_path / "a.npy", Stream(encoder).encode(texts), encoder, pooled=True)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.npy", b"before")]
-    with pytest.raises(PipelineError, match=r"nowhere/a.npy: No such file or directory; wanted a place"):
+    with pytest.raises(EncodingError, match=r"nowhere/a.npy: its folder is not there; wanted a file"):
         write_vectors(tmp_path / "nowhere" / "a.npy", [], encoder, pooled=True)
+    (tmp_path / "b.npy").mkdir()
+    with pytest.raises(EncodingError, match=r"b.npy: a folder; wanted a file"):
+        write_vectors(tmp_path / "b.npy", [], encoder, pooled=True)
     with pytest.raises(EncodingError, match=r"a.txt: not a known kind of file; wanted a name that ends in .npy, .jsonl, .parquet"):
         write_vectors(tmp_path / "a.txt", [], encoder, pooled=True)
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.jsonl", "a.parquet"])
+def test_a_disk_without_room_is_one_line(encoder: Encoder, tmp_path: Path, name: str) -> None:
+    texts: list[Input] = ["a crane is flying", "he left", *map(str, range(3000))]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(PipelineError, match=rf"{name}: .*[Ff]ile too large.*; wanted a place that can be written") as caught:
+            write_vectors(tmp_path / name, Stream(encoder).encode(texts), encoder, pooled=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_lines_and_rows_are_inputs(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a crane\n\nhe\n"))
+    assert list(Source(str(tmp_path / "a.txt.gz")).read()) == ["a crane", "", "he"]
     (tmp_path / "a.txt").write_bytes("\ufeffa crane\r\n\nhe just left".encode())
     assert list(Source(str(tmp_path / "a.txt")).read()) == ["a crane", "", "he just left"]
     (tmp_path / "pairs.txt").write_text("a\tb\nc\td\n", "utf-8")
@@ -156,30 +178,52 @@ def test_what_is_no_input_is_named(tmp_path: Path, name: str, content: bytes, op
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TableError, match=told):
         list(Source(str(tmp_path / name), pairs=options.get("pairs", False)).read())
-    with pytest.raises(TableError, match="nothing: No such file or directory; wanted a text file"):
+    with pytest.raises(TableError, match="nothing: no such file; wanted a text file"):
         list(Source(str(tmp_path / "nothing")).read())
+    with pytest.raises(SettingsError, match=r"got s3://bucket/a.txt with a user") as caught:
+        list(Source("s3://key:HIDDEN@bucket/a.txt").read())
+    assert "HIDDEN" not in str(caught.value)
 
 
-PEAK = """
-import sys
+CHILD = """
+import os, signal, sys
 from pathlib import Path
 from pipeline.encoding import Encoder
 from pipeline.encoding_outputs import write_vectors
 from pipeline.streaming import Stream
-folder, to, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+folder, to, kill, *counts = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
 encoder = Encoder.load(folder)
-texts = ("a crane is flying over the old bridge"[: 5 + number % 30] for number in range(count))
-write_vectors(to, Stream(encoder).encode(texts), encoder, pooled=True)
-print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+def texts(count):
+    for number in range(count):
+        if number == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield "a crane is flying over the old bridge"[: 5 + number % 30]
+for count in counts:
+    for name in ("a.npy", "a.parquet"):
+        write_vectors(to / name, Stream(encoder).encode(texts(count)), encoder, pooled=True)
+    print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
-def test_memory_does_not_grow_with_the_number_of_inputs(folder: str, tmp_path: Path, name: str) -> None:
-    peaks = []
-    for count in (10_000, 50_000):
-        command, one_thread = [sys.executable, "-c", PEAK, folder, str(tmp_path / name), str(count)], os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=one_thread)
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout) / 1024)
-    assert peaks[1] < peaks[0] + 40, f"MB: {peaks}; a window of ids and vectors takes some 5, and there were ten more"
+def in_a_child(folder: str, to: Path, *numbers: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHILD, folder, str(to), *map(str, numbers)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=240)
+
+
+def test_memory_does_not_grow_with_the_number_of_inputs(folder: str, tmp_path: Path) -> None:
+    done = in_a_child(folder, tmp_path, -1, 10_000, 40_000)
+    assert done.returncode == 0, done.stderr
+    small, large = (int(peak) / 1024 for peak in done.stdout.split())
+    assert large < small + 20, f"MB: {small:.0f}, {large:.0f}; a window of ids and vectors takes some 5, and there were seven more"
+    assert np.load(tmp_path / "a.npy", mmap_mode="r").shape == (40_000, 16)
+
+
+def test_what_a_kill_leaves_is_not_taken_for_whole_and_goes(folder: str, encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"before")
+    (tmp_path / "notes-1-2-3.part").touch()
+    assert in_a_child(folder, tmp_path, 9000, 20_000).returncode == -signal.SIGKILL
+    assert (tmp_path / "a.npy").read_bytes() == b"before"
+    (left,) = {path.name for path in tmp_path.iterdir()} - {"a.npy", "notes-1-2-3.part"}
+    assert left.endswith("-a.npy.part")
+    write_vectors(tmp_path / "b.npy", [], encoder, pooled=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "notes-1-2-3.part"]

@@ -41,6 +41,14 @@ def test_tsv_has_no_quotes(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.tsv", "text", "label") == [('he said "no', "1"), ('"yes" she said', "0")]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_blank_line_of_one_column_is_an_empty_value(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"text\r\na\r\n\r\nb\r\n")
+    assert rows(tmp_path / name, "text") == [("a",), ("",), ("b",)], "rows keep their numbers"
+    (tmp_path / name).write_text("text\tb\na\t1\n\n\t2\n".replace("\t", "\t" if name == "a.tsv" else ","), "utf-8")
+    assert rows(tmp_path / name, "text", "b") == [("a", "1"), ("", "2")], "of several it is no row"
+
+
 def test_nulls_stay_and_booleans_are_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": null, "label": true}\n{"text": "a", "label": 1.5}\n', "utf-8")
     assert rows(tmp_path / "a.jsonl", "text", "label") == [(None, "true"), ("a", "1.5")]
@@ -61,6 +69,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "b.csv": (b"", r"b.csv: empty; wanted a first line"),
     "c.csv": (b"text,pair\na,b,c\n", r"c.csv: not readable \(CSV parse error: .*Expected 2 columns, got 3"),
     "d.csv": (b"text,pair\n\xff,b\n", r"d.csv: not readable \(.*UTF8"),
+    "e.csv": (b'"text","a,b","text"\na,1,b\n', r"e.csv: its columns are text, a,b, text; wanted one column `text`"),
+    "f.jsonl": (b'{"text": "\\ud800", "pair": "b"}\n', r"f.jsonl: line 1: `text` has half a surrogate pair, wanted Unicode"),
     "a.jsonl": (b'{"text": "a", "pair": "b"}\n{"text": "a"}\n', r"a.jsonl: line 2: its columns are text; wanted one column `pair`"),
     "b.jsonl": (b'{"text": "a", "pair": ["b"]}\n', r"b.jsonl: line 1: `pair` is a JSON list, wanted a string"),
     "c.jsonl": (b"[1]\n", r"c.jsonl: line 1: a JSON list; wanted an object"),
