@@ -5,6 +5,7 @@ other is checked as far as its own parser goes, and a row of `RUN_BY` names the 
 """
 
 import ast
+import importlib
 import json
 import re
 import shlex
@@ -44,6 +45,8 @@ RUN_BY = {
     r"make clean-artifacts": "tests/flows/test_clean.py::test_make_removes_only_with_yes_1",
     r"export |unset |source \.venv|mlflow models serve|curl ": "tests/flows/test_serving.py::test_the_page_runs_as_it_is_printed",
     r"\.venv/bin/prefect deployment run pretrain-bert/\w+": "tests/flows/test_end_to_end.py::finished",
+    r"\.venv/bin/pretrain-bert (finetune|predict) ": f"{_FLOWS}/test_finetune.py::walked",
+    r"\.venv/bin/prefect deployment run finetune-encoder": f"{_FLOWS}/test_docs.py::test_every_deployment_takes_its_parameters",
     r"\.venv/bin/prefect deployment run watch-corpus": "tests/flows/test_watch_corpus.py::test_the_first_look_has_a_version_trained",
     r"\.venv/bin/(prefect worker|prefect --no-prompt deploy|python -m flows.automations)": "tests/flows/test_gpu_worker.py::site",
     r"\.venv/bin/python -m pipeline.training": f"{_TRAINING}/test_ranks.py::test_a_killed_agent_takes_its_ranks_along",
@@ -115,7 +118,11 @@ def test_every_command_is_run_by_a_test_or_says_what_it_needs(command: Command) 
     assert not name or name in names, f"{node} is no test"
 
 
-PYTHON_RUN_BY = {"encoding.md": "tests/flows/test_encode.py", "serving.md": "tests/flows/test_serving.py"}
+PYTHON_RUN_BY = {
+    "encoding.md": "tests/flows/test_encode.py",
+    "fine-tuning.md": f"{_FLOWS}/test_finetune.py",
+    "serving.md": "tests/flows/test_serving.py",
+}
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
@@ -133,12 +140,21 @@ def test_every_target_is_one() -> None:
     assert targets <= set(known)
 
 
-def test_every_deployment_and_parameter_is_one() -> None:
+def test_every_deployment_takes_its_parameters() -> None:
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
-    known = {f"{entry['entrypoint'].rpartition('.')[2].replace('_', '-')}/{entry['name']}" for entry in deployments}
-    named = [found for command in commands() for found in re.findall(r"deployment run (\S+)", command.line)]
-    assert named
-    assert set(named) <= known
+    known = {f"{entry['entrypoint'].rpartition('.')[2].replace('_', '-')}/{entry['name']}": entry for entry in deployments}
+    named = 0
+    for command in commands():
+        for name, rest in re.findall(r"deployment run (\S+)(.*)", command.line):
+            assert name in known, command.line
+            words = shlex.split(rest, comments=True)
+            given = [words[place + 1].split("=", 1) for place, word in enumerate(words) if word == "--param"]
+            values = {key: json.loads(value) if value[:1] in "{[" else value for key, value in given}
+            module, _, function = known[name]["entrypoint"].rpartition(".")
+            flow = getattr(importlib.import_module(module), function)
+            flow.validate_parameters((known[name].get("parameters") or {}) | values)
+            named += 1
+    assert named > 3
 
 
 def headings(page: Path) -> set[str]:

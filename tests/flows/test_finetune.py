@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,18 @@ def test_nothing_that_a_version_leads_to_is_tidied_away(walked: Walked, database
         kept = {("finetuned", tags["finetuned_key"]), ("labelled", tags["labelled_key"]), ("encoder", tags["encoder_key"])}
         assert not kept & gone
         assert all(store.whole(*entry) for entry in kept)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["pyfunc", "transformers"])
+def test_the_page_loads_them_as_it_is_printed(walked: Walked, database: MlflowClient, number: int, tmp_path: Path) -> None:
+    if number and find_spec("transformers") is None:
+        pytest.skip("needs transformers: .venv/bin/pip install transformers")
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    *before, last = blocks[number].splitlines()
+    done = load_elsewhere(tmp_path, "\n".join([*before, f"print({last.partition('  #')[0]})"]), tracking_uri(), HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    assert "label" in done.stdout
 
 
 def test_they_load_where_this_project_is_not(walked: Walked, database: MlflowClient, tmp_path: Path) -> None:
