@@ -174,7 +174,7 @@ def decide(candidate: Version, finetuned: Output, labelled: Output) -> str:
         return Comparison(_FIGURES[figure], len(rows), 1 - value, 1 - theirs[figure], both)
 
     with store().lease("gate", candidate.name):
-        decision = gate.settle(candidate, lambda version: Finetuned.load(models.download(version.uri, models.FINETUNED)), against, 0.0)
+        decision = gate.judge(candidate, lambda version: Finetuned.load(models.download(version.uri, models.FINETUNED)), against, 0.0)
     reports.show_decision(decision)
     get_run_logger().info("%s", decision)
     return found(f"{decision}; decided before", str(decision)) if decision.known else str(decision)

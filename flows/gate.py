@@ -53,10 +53,10 @@ def decide(store: Store, candidate: Version, encoder: Output, corpus: Output, he
         with store.local(encoder) as folder:
             return compare(store, Encoder.load(folder), champion, corpus, held_out, preset)
 
-    return settle(candidate, lambda champion: Encoder.load(models.download(champion.uri)), against, preset.gate.margin)
+    return judge(candidate, lambda champion: Encoder.load(models.download(champion.uri)), against, preset.gate.margin)
 
 
-def settle(candidate: Version, load: Callable[[Version], _M], against: Callable[[_M], Comparison], margin: float) -> Decision:
+def judge(candidate: Version, load: Callable[[Version], _M], against: Callable[[_M], Comparison], margin: float) -> Decision:
     """Decide on a candidate once, and move the aliases.
 
     A champion whose files cannot be read is replaced, since nobody can load it.
@@ -96,13 +96,13 @@ def _reason(comparison: Comparison, champion: Version, margin: float) -> str:
 def _promote(decision: Decision, champion: Version | None = None) -> Decision:
     _note(decision, champion)
     aliases.promote(decision.version)
-    return _close(decision)
+    return _settle(decision)
 
 
 def _challenge(decision: Decision, champion: Version) -> Decision:
     _note(decision, champion)
     aliases.challenge(decision.version)
-    return _close(decision)
+    return _settle(decision)
 
 
 def _note(decision: Decision, champion: Version | None) -> None:
@@ -120,7 +120,7 @@ def _note(decision: Decision, champion: Version | None) -> None:
     _tag(decision.version, tags)
 
 
-def _close(decision: Decision) -> Decision:
+def _settle(decision: Decision) -> Decision:
     _tag(decision.version, {_DECISION: decision.alias})
     return decision
 
