@@ -7,8 +7,10 @@ its own, and nothing is pickled.
 
 import hashlib
 import shutil
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -32,17 +34,24 @@ class Kind:
 
     :param name: of the folder among the model's artifacts. :param code: the model-from-code beside this module.
     :param shipped: what it needs of the package `pipeline`. :param key_tag: the tag that finds a version again.
+    :param example: inputs and parameters of `predict`, which the version's page shows; parameters get their types and
+        defaults from it.
     """
 
     name: str
     code: str
     shipped: Sequence[str]
     key_tag: str
+    example: tuple[Any, Mapping[str, Any]] | None = None
     requirements: Sequence[str] = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
 _ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
-ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key")
+_EXAMPLE = (
+    [{"text": "a crane is flying"}, {"text": "a crane driver came", "text_pair": "he just left"}],
+    {"pooling": "tokens", "truncate": False},
+)
+ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", _EXAMPLE)
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
@@ -76,14 +85,16 @@ def register(
         with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
             shutil.copytree(source, Path(folder) / kind.name)
             package = _ship_package(Path(folder), kind.shipped)
-            model = mlflow.pyfunc.log_model(
-                name=kind.name,
-                python_model=str(Path(__file__).with_name(kind.code)),
-                artifacts={kind.name: str(Path(folder) / kind.name)},
-                code_paths=[str(package)],
-                model_config={"package": package.name},
-                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
-            )
+            with _importable(folder):
+                model = mlflow.pyfunc.log_model(
+                    name=kind.name,
+                    python_model=str(Path(__file__).with_name(kind.code)),
+                    artifacts={kind.name: str(Path(folder) / kind.name)},
+                    code_paths=[str(package)],
+                    model_config={"package": package.name},
+                    input_example=kind.example,
+                    pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
+                )
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id, dict(tags))
@@ -113,6 +124,16 @@ def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
     for path in sorted(copy.rglob("*.py")):
         hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
     return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    """Have the shipped package found: MLflow tries the example before the package is where a loaded model has it."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def download(model_uri: str, kind: Kind = ENCODER) -> Path:

@@ -48,9 +48,13 @@ class Encoder:
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True  # text that spells <cls> is text; the file cannot say so
         try:
-            self.table = TokenTable.read(json.loads(tokenizer.to_str()))
+            self.table = TokenTable.read(json.loads(text := tokenizer.to_str()))
         except ValueError as error:
             raise EncodingError(f"{TOKENIZER}: {error}; wanted the tokenizer of an encoder folder") from error
+        # One that cuts, beside the one that does not: threads share an encoder, so neither is ever set anew.
+        self._cutting = Tokenizer.from_str(text)
+        self._cutting.enable_truncation(model.encoder.shape.max_position_embeddings, strategy="longest_first")
+        self._cutting.encode_special_tokens = True
         self._special = set(np.flatnonzero(self.table.never_masked).tolist())
 
     @classmethod
@@ -166,11 +170,8 @@ class Encoder:
     def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None, *, truncate: bool = False) -> list[Encoding]:
         """Rows of sentences and pairs; a message counts them from a number."""
         limit = self.model.encoder.shape.max_position_embeddings
-        tokenizer = self.tokenizer
-        if truncate:
-            tokenizer.enable_truncation(limit, strategy="longest_first")
+        tokenizer = self._cutting if truncate else self.tokenizer
         rows = tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
-        tokenizer.no_truncation()
         for place, row in enumerate(rows):
             if len(row.ids) > limit:
                 where = "" if number is None else f"input {number + place}: "
