@@ -23,7 +23,7 @@ from .services import START_SECONDS, check_prefect
 STALE = "BERT_STALE_SECONDS"
 STALE_SECONDS = 90  # three heartbeats
 CANCEL_SECONDS = 60
-FLOWS = ["pretrain-bert", "pretrain-encoder", "watch-corpus"]
+FLOWS = ["pretrain-bert", "pretrain-encoder", "watch-corpus", "finetune-encoder"]
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Crashed", "Cancelled")}
 _STALE_MESSAGE = (

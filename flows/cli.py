@@ -2,6 +2,8 @@
 
     pretrain-bert run [--preset tiny] [--settings FILE] [--corpus …] [--steps N] [--seed N] [--set training.learning_rate=3e-4 …]
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
+    pretrain-bert finetune models:/bert-mini@champion --task classification --train reviews.tsv [--set finetuning.epochs=5 …]
+    pretrain-bert predict models:/bert-mini-reviews@champion "a fine film"
     pretrain-bert fill-mask models:/bert-mini@champion "a crane is [MASK]" [--top 5]
     pretrain-bert estimate --corpus-gigabytes N [--preset tiny] [--settings FILE] [--devices N …]
     pretrain-bert inspect [ADDRESS] [--examples 5] [--seed 0] [--pictures FOLDER]
@@ -14,7 +16,6 @@ their environment was set.
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,13 +27,12 @@ from pipeline.errors import PipelineError, SettingsError
 from pipeline.inspection import Example, ShardSet, Statistics, count_shards, draw_examples, find_shards
 from pipeline.settings import recipe_of
 
-from .commands import encode
+from .commands import encode, environment, finetune, lineage, rollback
 from .commands.printing import numbers, print_lines
 from .estimate import add_estimate_options, estimate_lines, runs_of
 from .names import check_model_name, check_version_address
 from .options import add_recipe_options, read_sections, whole_number
-from .places import CORPUS, QUIET, artifacts, store, tracking_uri
-from .services import check_prefect
+from .places import CORPUS, artifacts, store, tracking_uri
 
 if TYPE_CHECKING:
     pass
@@ -42,7 +42,7 @@ _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         options.run_command(options)
     except PipelineError as error:
@@ -56,18 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        then = getattr(options, "interrupted", "the same command goes on from the last checkpoint")
+        print(f"error: interrupted; {then}", file=sys.stderr)
         return 130
     return 0
 
 
-def _terminate(number: int, frame: object) -> None:
-    """End as Ctrl-C does, so that the temporary server ends too."""
-    print("error: terminated; the same command goes on from the last checkpoint", file=sys.stderr)
-    sys.exit(128 + number)
-
-
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser."""
     parser = argparse.ArgumentParser(prog="pretrain-bert", description="Pretrain BERT encoders and use them.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="the whole job here: corpus, shards, training, registered encoder")
@@ -82,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run_command=_run)
     encode.add_commands(commands)
+    finetune.add_commands(commands)
+    rollback.add_commands(commands)
+    lineage.add_commands(commands)
     estimate = commands.add_parser("estimate", help="what a run takes at a scale: bytes, time, memory, cost, and where it breaks first")
     add_recipe_options(estimate)
     add_estimate_options(estimate)
@@ -109,10 +108,7 @@ def _run(options: argparse.Namespace) -> None:
     check_model_name(options.model_name)
     check_version_address("--vocabulary-from", options.vocabulary_from)
     check_version_address("--warm-start", options.warm_start, or_folder=True)
-    signal.signal(signal.SIGTERM, _terminate)
-    _prepare_environment()
-    if server := os.environ["PREFECT_API_URL"]:
-        check_prefect(server)
+    environment.prepare()
     from . import runner  # imports Prefect and MLflow
 
     parameters = {
@@ -134,27 +130,6 @@ def _hide_credentials(corpus: str | None) -> str | None:
     return shown
 
 
-def _prepare_environment() -> None:
-    defaults = QUIET | {
-        "PREFECT_HOME": str(artifacts() / "prefect"),
-        "PREFECT_API_URL": "",  # no server needed
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-    _make_folder(os.environ["PREFECT_HOME"])
-
-
-def _make_folder(path: str) -> Path:
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PipelineError(f"{error.filename}: {error.strerror}; wanted a folder that can be written") from error
-    return folder
-
-
 def _report(result: dict[str, Any]) -> None:
     from pipeline.samples import WORD  # imports torch, as the next does
     from pipeline.training.metrics import held_out_text, mean_losses
@@ -169,6 +144,7 @@ def _report(result: dict[str, Any]) -> None:
         unknown = f", unknown: {' '.join(sample['unknown'])}" if sample["unknown"] else ""
         print(f"encoding       {text!r}: {tuple(sample['shape'])}, {WORD} {numbers(sample['word'])}{unknown}")
     print(f"encoder        {result['version']} in {without_credentials(tracking_uri())}")
+    print(f"gate           {result['gate']}")
     print(f"try            {sys.argv[0]} encode {result['version']} 'a crane is flying'")
 
 
@@ -183,7 +159,7 @@ def _inspect(options: argparse.Namespace) -> None:
         if value < 0:
             raise SettingsError(f"{name}: got {value}, wanted a value >= 0")
     shards = find_shards(store(), options.address)
-    pictures_folder = _make_folder(options.pictures) if options.pictures else None
+    pictures_folder = environment.make_folder(options.pictures) if options.pictures else None
     print_lines([_title(shards), ""])
     for number, example in enumerate(draw_examples(shards, count, seed), 1):
         print_lines(_example_lines(number, example))
@@ -225,8 +201,7 @@ def _draw(statistics: Statistics, folder: Path) -> None:
 
 
 def _clean(options: argparse.Namespace) -> None:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    environment.set_quiet()
     since = days_ago(whole_number("days", options.days))
     from . import clean  # imports MLflow
 

@@ -11,16 +11,19 @@ from pipeline.errors import RegistryError
 
 from . import registry
 
-_KINDS = ("train", "held_out")
-_ALWAYS = "mlm_loss"  # stands in every row
+PRETRAINING = {"train": "mlm_loss", "held_out": "mlm_loss"}
+"""A metric that stands in every row of a kind."""
 
 
 class Curve:
-    """The metrics of one run."""
+    """The metrics of one run.
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._last = _last_steps(run_id)
+    :param always: for each kind of row a metric that stands in every one.
+    """
+
+    def __init__(self, run_id: str, always: Mapping[str, str] = PRETRAINING) -> None:
+        self._run_id, self._always = run_id, always
+        self._last = self._last_steps()
         self._waiting: list[Mapping[str, Any]] = []
         self._unsure = False
 
@@ -31,7 +34,7 @@ class Curve:
         """
         self._waiting += rows
         if self._unsure:  # an answer that was lost may have been a yes
-            self._last = _last_steps(self._run_id)
+            self._last = self._last_steps()
         self._unsure = True
         self._waiting = [row for row in self._waiting if row["step"] > self._last[row["kind"]]]
         while part := self._waiting[: registry.ROWS]:
@@ -40,9 +43,8 @@ class Curve:
             del self._waiting[: registry.ROWS]
         self._unsure = False
 
-
-def _last_steps(run_id: str) -> dict[str, int]:
-    return {kind: registry.last_step(run_id, f"{kind}/{_ALWAYS}") for kind in _KINDS}
+    def _last_steps(self) -> dict[str, int]:
+        return {kind: registry.last_step(self._run_id, f"{kind}/{metric}") for kind, metric in self._always.items()}
 
 
 def send_gently(curve: Curve, rows: Sequence[Mapping[str, Any]]) -> str | None:

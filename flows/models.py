@@ -6,11 +6,10 @@ its own, and nothing is pickled.
 """
 
 import hashlib
+import logging
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -34,24 +33,23 @@ class Kind:
 
     :param name: of the folder among the model's artifacts. :param code: the model-from-code beside this module.
     :param shipped: what it needs of the package `pipeline`. :param key_tag: the tag that finds a version again.
-    :param example: inputs and parameters of `predict`, which the version's page shows; parameters get their types and
-        defaults from it.
+    :param example: an input that MLflow's page shows; with parameters as a pair (input, parameters), which gives their types.
     """
 
     name: str
     code: str
     shipped: Sequence[str]
     key_tag: str
-    example: tuple[Any, Mapping[str, Any]] | None = None
+    example: Any = None
     requirements: Sequence[str] = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
 _ENCODING = ("__init__.py", "errors.py", "encoder_format.py", "encoding.py", "pooling.py", "tokens.py", "model")
-_EXAMPLE = (
-    [{"text": "a crane is flying"}, {"text": "a crane driver came", "text_pair": "he just left"}],
-    {"pooling": "tokens", "truncate": False},
-)
-ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", _EXAMPLE)
+_SENTENCES = [{"text": "a crane is flying"}, {"text": "a crane driver came", "text_pair": "he just left"}]
+ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", (_SENTENCES, {"pooling": "tokens", "truncate": False}))
+_PREDICTION = tuple(f"finetuning/{name}.py" for name in ("__init__", "features", "head_format", "prediction"))
+_SHARED = ("__init__.py", "errors.py", "encoder_format.py", "tokens.py", "model")
+FINETUNED = Kind("finetuned", "finetuned_serving.py", (*_SHARED, *_PREDICTION), "finetuned_key")
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
@@ -67,13 +65,14 @@ def register(
     source: Path,
     *,
     tags: Mapping[str, str],
-    description: str,
+    description: str | Callable[[Version], str],
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
     figures: Mapping[str, Figure],
     kind: Kind = ENCODER,
 ) -> Version:
     """Log a folder with its tables and pictures, and register it.
 
+    :param description: of the version; one that names it is made once its number is known.
     :param tags: of the version; the kind's `key_tag` among them finds it again.
     :param tables: columns of tables of the run, by their files' names. :param figures: pictures of the run, by theirs.
     """
@@ -82,23 +81,24 @@ def register(
             client.log_figure(run_id, figure, file)
         for file, table in tables.items():
             client.log_table(run_id, dict(table), file)
+        # It would run the example here, where the package that travels with the model cannot be imported.
+        logging.getLogger("mlflow.models.signature").setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
             shutil.copytree(source, Path(folder) / kind.name)
             package = _ship_package(Path(folder), kind.shipped)
-            with _importable(folder):
-                model = mlflow.pyfunc.log_model(
-                    name=kind.name,
-                    python_model=str(Path(__file__).with_name(kind.code)),
-                    artifacts={kind.name: str(Path(folder) / kind.name)},
-                    code_paths=[str(package)],
-                    model_config={"package": package.name},
-                    input_example=kind.example,
-                    pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
-                )
+            model = mlflow.pyfunc.log_model(
+                name=kind.name,
+                python_model=str(Path(__file__).with_name(kind.code)),
+                artifacts={kind.name: str(Path(folder) / kind.name)},
+                code_paths=[str(package)],
+                model_config={"package": package.name},
+                input_example=kind.example,
+                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
+            )
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id, dict(tags))
-    complete(version, description)
+    complete(version, description if isinstance(description, str) else description(version))
     return version
 
 
@@ -111,6 +111,13 @@ def complete(version: Version, description: str) -> None:
         client.set_model_version_tag(version.name, version.number, _COMPLETE, "true")
 
 
+def describe_name(name: str, description: str) -> None:
+    """Describe a registered name that has no description; one that somebody wrote stays."""
+    with connect() as client:
+        if not client.get_registered_model(name).description:
+            client.update_registered_model(name, description)
+
+
 def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
     """Copy what a model needs of `pipeline` under a name that no other version and no user's package has."""
     source, copy = Path(pipeline.__file__).parent, folder / "package"
@@ -119,21 +126,12 @@ def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
         if (source / name).is_dir():
             shutil.copytree(source / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (copy / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, copy / name)
     hasher = hashlib.sha256()
     for path in sorted(copy.rglob("*.py")):
         hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
     return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
-
-
-@contextmanager
-def _importable(folder: str) -> Iterator[None]:
-    """Have the shipped package found: MLflow tries the example before the package is where a loaded model has it."""
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def download(model_uri: str, kind: Kind = ENCODER) -> Path:

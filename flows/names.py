@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.addresses import refuse_credentials
+from pipeline.addresses import refuse_credentials, without_credentials
 from pipeline.errors import SettingsError
 
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
@@ -15,6 +15,14 @@ PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 def model_name(preset: str, corpus: str) -> str:
     """`bert-<preset>` for WikiText-2, else with the corpus's name."""
     return f"bert-{preset}" if corpus == "wikitext-2" else f"bert-{preset}-{corpus}"
+
+
+def finetuned_name(encoder: str, train: str, task: str) -> str:
+    """`<encoder's name>-<data's name>`: that of the file, of a file `train…` that of its folder; without either, the task's."""
+    *folders, last = without_credentials(train).rstrip("/").split("/")
+    stem = last.partition(".")[0].lower()
+    data = (folders[-1] if folders else "") if stem.startswith("train") else stem
+    return f"{encoder}-{re.sub('[^a-z0-9]+', '-', data.lower()).strip('-') or task.replace('_', '-')}"[:200]
 
 
 def training_name(parameters: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ wins over the file, and the file over the preset.
 
 import argparse
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,19 @@ def read_file(path: str) -> Sections:
     return {section: values.get(section, {}) for section in SECTIONS}
 
 
-def read_entries(entries: Sequence[str]) -> Sections:
+def read_entries(entries: Sequence[str], known: Collection[str] = SECTIONS) -> Sections:
     """`section.name=value` entries by section.
+
+    :param known: sections that there are.
 
     :raises SettingsError: an entry has another form or an unknown section.
     """
-    sections: Sections = {section: {} for section in SECTIONS}
+    sections: Sections = {section: {} for section in known}
     for entry in entries:
         place, equals, text = entry.partition("=")
         section, dot, name = place.partition(".")
         if not (equals and dot and name) or section not in sections:
-            raise SettingsError(f"--set: got {entry!r}, wanted SECTION.NAME=VALUE with a section of {', '.join(SECTIONS)}")
+            raise SettingsError(f"--set: got {entry!r}, wanted SECTION.NAME=VALUE with a section of {', '.join(known)}")
         sections[section][name] = read_value(text)
     return sections
 

@@ -17,19 +17,17 @@ from pipeline.data.corpus import Corpus, fetch_corpus
 from pipeline.data.vocabulary import build_vocabulary, kept_vocabulary
 from pipeline.encoding import Encoder
 from pipeline.export import export_encoder, find_encoder
-from pipeline.inspection import open_shards
-from pipeline.samples import sample_encodings
+from pipeline.inspection import count_shards, open_shards
+from pipeline.samples import Samples, sample_encodings
 from pipeline.settings import (
     BuilderOverrides,
     CorpusOverrides,
     CorpusSettings,
     GateOverrides,
-    GateSettings,
     ModelOverrides,
     Preset,
     ShardOverrides,
     TextOverrides,
-    TextSettings,
     TrainingOverrides,
     VocabularyOverrides,
     recipe_of,
@@ -38,15 +36,19 @@ from pipeline.starting import publish_pretrained
 from pipeline.storage import Output
 from pipeline.training.run import RunSettings, plan_run, read_metrics
 
-from . import aliases, handover, logs, models, pictures, registry, reports, versions
+from . import handover, logs, models, pictures, registry, reports, versions
 from .builders import builders
+from .card import Subject, model_card, name_description, samples_markdown, samples_table
+from .code import code_tags
+from .gallery import gallery
+from .gate import decide
 from .metrics import Curve
 from .names import PATTERN, VERSION_PATTERN, check_version_address, is_version_address
 from .names import model_name as default_name
 from .places import artifacts, full_address, store
 from .pretrain_encoder import train
 from .registry import Version
-from .stages import ended, found, stage
+from .stages import ended, found, stage, timed
 from .versions import Earlier
 
 Result = dict[str, Any]
@@ -116,6 +118,7 @@ def prepare(preset: Preset, training: Output, held_out: Output, long: tuple[Outp
 def hand_over(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: str) -> Output:
     """Have the run trained by a worker of another deployment; a run that is finished is found."""
     trained = handover.find_trained(run) or handover.train_elsewhere(run, params, tags, name)
+    reports.show_loss_curve(pictures.loss_curve(read_metrics(trained)))
     return ended(trained, trained)
 
 
@@ -128,44 +131,60 @@ def export(run: Output, words: Output, corpus: Output) -> Output:
 
 @stage("register", asks_registry=True)
 def register(
-    name: str, encoder: Output, run: Output, params: dict[str, Any], tags: dict[str, str], newest: Version | None, text: TextSettings
+    name: str,
+    encoder: Output,
+    run: Output,
+    training: Output,
+    params: dict[str, Any],
+    tags: dict[str, str],
+    newest: Version | None,
+    preset: Preset,
 ) -> Result:
-    """Register the encoder with its sample encodings, or find the version that holds it."""
-    rows = read_metrics(run)
-    picture = pictures.loss_curve(rows)
+    """Register the encoder with its model card and pictures, or find the version that holds it."""
     with store().local(encoder) as folder, store().lease("version", f"{name}-{encoder.key}"):
-        samples, similarity = sample_encodings(Encoder.load(folder))
-        description = reports.samples_markdown(samples, similarity)
+        loaded = Encoder.load(folder)
+        samples = sample_encodings(loaded)
+        subject = _subject(preset, tags["corpus"], training, run, samples)
         version = models.find_version(name, encoder.key)
         known = version is not None
         if version is not None:
-            models.complete(version, description)
+            models.complete(version, model_card(subject, name, version.number))
         else:
+            rows = read_metrics(run)
             run_id = registry.find_run(run.key) or registry.start_run(name, params, tags)  # where another registry was in use
             Curve(run_id).send(rows)
             version = models.register(
                 name,
                 run_id,
                 Path(folder),
-                tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags, text),
-                description=description,
-                tables={"sample_encodings.json": reports.samples_table(samples)},
-                figures={"loss_curve.png": picture},
+                tags=tags | {"encoder_key": encoder.key} | versions.link_tags(store(), newest, tags, preset.text),
+                description=lambda made: model_card(subject, made.name, made.number),
+                tables={"sample_encodings.json": samples_table(samples)},
+                figures=gallery(loaded, rows, count_shards(open_shards(store(), training), reports.ENOUGH_ROWS)),
             )
             registry.end_run(run_id)
-    reports.show_loss_curve(picture)
-    reports.show_samples(description)
+        models.describe_name(name, name_description(preset, subject.corpus))
+    reports.show_samples(samples_markdown(samples))
     reports.show_version(version.uri, version.page)
-    result = {"registered": version, "version": version.uri, "samples": [sample.as_dict() for sample in samples], "similarity": similarity}
+    encodings = [entry.as_dict() for entry in samples.encodings]
+    result = {"registered": version, "version": version.uri, "samples": encodings, "similarity": samples.word_similarity}
     return found(f"{version.uri}: found, nothing to do", result) if known else result
 
 
+def _subject(preset: Preset, corpus: str, training: Output, run: Output, samples: Samples) -> Subject:
+    """What the model card is about."""
+    counts, size = training.facts["counts"], training.facts["vocabulary_size"]
+    return Subject(preset, corpus, counts, size, run.facts, run.manifest["recorded"], run.manifest["inputs"].get("encoder"), samples)
+
+
 @stage("gate", asks_registry=True)
-def gate(candidate: Version, held_out: Output, settings: GateSettings) -> str:
-    """Decide whether a new version becomes the champion of its name."""
+def gate(candidate: Version, encoder: Output, corpus: Output, held_out: Output, preset: Preset) -> str:
+    """Decide whether the version becomes the champion of its name."""
     with store().lease("gate", candidate.name):
-        aliases.promote(candidate)
-    return aliases.CHAMPION
+        decision = decide(store(), candidate, encoder, corpus, held_out, preset)
+    reports.show_decision(decision)
+    get_run_logger().info("%s", decision)
+    return found(f"{decision}; decided before", str(decision)) if decision.known else str(decision)
 
 
 def _flat(preset: Preset) -> dict[str, Any]:
@@ -208,7 +227,7 @@ def pretrain_bert(
         corpus: A file, folder, glob or address of a corpus, or wikitext-103; empty: WikiText-2
         steps: Optimizer steps; empty: as the preset says
         seed: Seed of pairs, masks, weights and order; empty: as the preset says
-        model_name: Name in the registry; empty: bert-<preset>, with the corpus's name if it is not WikiText-2
+        model_name: Name in the registry; empty: bert-PRESET, with the corpus's name if it is not WikiText-2
         vocabulary_from: Keep a vocabulary instead of making one: `previous`, the newest version's of another text, or models:/NAME/3
         warm_start: Start from an encoder instead of random weights: `previous`, models:/NAME/3, or the folder of a BERT checkpoint
         sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached and no model name is given
@@ -237,7 +256,7 @@ def pretrain_bert(
         gate=gate_settings,
     )
     elsewhere = handover.is_wanted(recipe.training.deployment)
-    with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
+    with store().lease("flow", str(runtime.flow_run.id)), timed() as durations:  # by which a tidying-up knows that something goes on
         # A name that was given is for an encoder of the corpus that was meant, never for the sample's.
         text = fetch(corpus, recipe.corpus, sample_without_network and model_name is None)
         name = model_name or default_name(preset, text.name)
@@ -254,8 +273,10 @@ def pretrain_bert(
         trained = (hand_over if elsewhere else train)(run, params, tags, name)
         encoder = export(trained, words, text.output)
         reports.show_built([text.output, words, training, held_out, *(long or ()), trained, encoder])
-        registered = register(name, encoder, trained, params, tags, earlier.newest, recipe.text)
-        registered["decision"] = gate(registered.pop("registered"), held_out, recipe.gate)
+        registered = register(name, encoder, trained, training, params, tags, earlier.newest, recipe)
+        version = registered.pop("registered")
+        registered["gate"] = gate(version, encoder, text.output, held_out, recipe)
+        reports.show_report(version, trained, recipe.shards, durations, registered["gate"])
         return {"corpus": text.name, "note": text.note, "run": trained.facts, "encoder": encoder.address, **registered}
 
 
@@ -264,4 +285,4 @@ def _run_tags(run: RunSettings, training: Output) -> dict[str, str]:
     keys = {f"{name}_shards_key": key for name, key in run.inputs.items() if name != "encoder"}
     start = {"warm_start_encoder_key": run.inputs["encoder"]} if run.encoder else {}
     counts = {name: str(training.facts["counts"][name]) for name in ("documents", "tokens")}
-    return {"run_key": run.key, **keys, **start, **counts}
+    return {"run_key": run.key, **keys, **start, **counts, **code_tags()}

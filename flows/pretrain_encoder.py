@@ -14,9 +14,10 @@ from pipeline.storage import Output
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.plan import STAGE as PLAN
 from pipeline.training.plan import open_plan
-from pipeline.training.run import STAGE, RunSettings
+from pipeline.training.run import STAGE, RunSettings, read_metrics
 
-from . import launch, logs, registry, reports
+from . import launch, logs, pictures, registry, reports
+from .live import Live
 from .metrics import Curve, send_gently
 from .names import training_name
 from .places import artifacts, store
@@ -29,6 +30,7 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
     with store().lease(STAGE, run.key) as lease:
         if known := store().reuse(STAGE, run.key):
             Checkpoints(run).delete_after(-1)  # a kill may have left some
+            reports.show_loss_curve(pictures.loss_curve(read_metrics(known)))
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]
         run_id = registry.start_run(name, params, tags, datasets)
@@ -48,13 +50,13 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
 
 
 def _watcher(run: RunSettings, run_id: str) -> launch.OnMetrics:
-    """Sends the metrics of a run to MLflow and its progress to Prefect, as they come."""
-    curve, bar = Curve(run_id), reports.start_progress()
+    """Sends the metrics of a run to MLflow, its progress and its curve to Prefect, as they come."""
+    curve, live = Curve(run_id), Live(run.training.steps)
 
     def on_metrics(rows: list[dict[str, Any]]) -> None:
         if why := send_gently(curve, rows):
             get_run_logger().warning("metrics wait: %s", why)
-        reports.show_progress(bar, rows[-1]["step"], run.training.steps)
+        live.show(rows)
 
     return on_metrics
 

@@ -55,8 +55,17 @@ class Version:
     @property
     def page(self) -> str | None:
         """The version's page, where a server shows one."""
-        base = without_credentials(tracking_uri())
-        return f"{base}/#/models/{self.name}/versions/{self.number}" if base.startswith("http") else None
+        return _page(f"models/{self.name}/versions/{self.number}")
+
+    @property
+    def run_page(self) -> str | None:
+        """The page of the run that made it, where a server shows one."""
+        return _page(f"runs/{self.run_id}")
+
+
+def _page(path: str) -> str | None:
+    base = without_credentials(tracking_uri())
+    return f"{base}/#/{path}" if base.startswith("http") else None
 
 
 @contextmanager

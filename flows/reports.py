@@ -1,13 +1,10 @@
-"""Prefect artifacts: progress, what the shards hold, what was built, the loss curve, the sample encodings, the version.
+"""Prefect artifacts: progress, what the shards hold, what was built, the loss curve, sample encodings, version, report.
 
 In: outputs, statistics and figures. Out: artifacts on the run's page. Every text here is Markdown or a table.
 """
 
-import base64
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -19,14 +16,22 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 
-from pipeline.inspection import ShardSet, Statistics, count_shards
-from pipeline.samples import WORD, SampleEncoding
+from pipeline.inspection import Example, ShardSet, Statistics, Token, count_shards, draw_examples
+from pipeline.settings import ShardSettings
 from pipeline.storage import Output
 
 from . import pictures
+from .card import figures_markdown
+from .gate import Decision
+from .markdown import duration, picture, plain, table
+from .registry import Version
+from .stages import Duration
 
 ENOUGH_ROWS = 100_000  # to see lengths and words by; read in well under a second
+EXAMPLES = 6
 
 
 def start_progress() -> UUID:
@@ -36,24 +41,40 @@ def start_progress() -> UUID:
     return made
 
 
-def show_progress(artifact: UUID, step: int, steps: int) -> None:
+def show_progress(artifact: UUID, step: int, steps: int, description: str) -> None:
     """Move the bar; a server that misses a beat is no reason to end what it shows."""
     with suppress(httpx.HTTPError):
-        update_progress_artifact(artifact, progress=100.0 * step / steps)
+        update_progress_artifact(artifact, progress=100.0 * step / steps, description=description)
 
 
 def show_shards(shards: ShardSet) -> None:
-    """What a split's shard set holds; of a large one, lengths and words are those of its first buckets."""
+    """What a split's shard set holds, of train with some examples; of a large one, lengths and words are those of its first buckets."""
     split = shards.output.facts["split"]
     markdown = shards_markdown(count_shards(shards, ENOUGH_ROWS))
     create_markdown_artifact(markdown, key=f"shards-{split}", description=f"What the shards of {split} hold")
+    if split == "train":
+        examples = examples_markdown(draw_examples(shards, EXAMPLES, 0))
+        create_markdown_artifact(examples, key="examples-train", description="Some examples to train on, their masks in bold")
 
 
 def shards_markdown(statistics: Statistics) -> str:
     """The statistics of a shard set as Markdown, with a picture of the lengths."""
-    lines = ["| | count | share | |", "|---|---:|---:|---|"]
-    lines += [f"| {' | '.join(map(_cell, line.cells()))} |" for line in statistics.table()]
-    return "\n".join([*lines, "", statistics.sample, "", _picture(pictures.row_lengths(statistics), "lengths of rows")])
+    counts = table(("", "count", "share", ""), (list(map(plain, line.cells())) for line in statistics.table()), right=(1, 2))
+    return "\n".join([counts, "", statistics.sample, "", picture(pictures.row_lengths(statistics), "lengths of rows")])
+
+
+def examples_markdown(examples: Iterable[Example]) -> str:
+    """Examples in paragraphs, which the page breaks into lines: what stood at a masked position and stands there now, in bold."""
+    return "\n\n".join(part for number, example in enumerate(examples, 1) for part in _example_parts(number, example))
+
+
+def _example_parts(number: int, example: Example) -> list[str]:
+    sentences = ((name, tokens) for name, tokens in (("A", example.first), ("B", example.second)) if tokens)
+    return [f"#### {number}. {plain(example.label)}", *(f"{name}: {_words(tokens)}" for name, tokens in sentences)]
+
+
+def _words(tokens: Iterable[Token]) -> str:
+    return " ".join(plain(str(token)) if token.was is None else f"**{plain(str(token))}**" for token in tokens)
 
 
 def show_built(outputs: Iterable[Output]) -> None:
@@ -88,45 +109,20 @@ def _plain(value: object) -> bool:
     return isinstance(value, int | float | str) and not isinstance(value, bool)
 
 
-def show_loss_curve(figure: Figure) -> None:
-    """The curve as a picture."""
-    create_markdown_artifact(_picture(figure, "losses by step"), key="loss-curve", description="Losses by step")
+def show_loss_curve(figure: Figure, known: UUID | None = None) -> UUID | None:
+    """The curve as a picture; a server that misses a beat is no reason to end what it shows.
 
-
-def _picture(figure: Figure, name: str) -> str:
-    """A figure within Markdown."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=pictures.DPI)
-    return f"![{name}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
-
-
-def samples_table(samples: Sequence[SampleEncoding]) -> dict[str, list[Any]]:
-    """Columns of the sample encodings."""
-    return {
-        "text": [sample.text for sample in samples],
-        "text_pair": [sample.text_pair or "" for sample in samples],
-        "tokens": [" ".join(sample.tokens) for sample in samples],
-        "shape": [str(tuple(sample.shape)) for sample in samples],
-        "cls": [_numbers(sample.cls) for sample in samples],
-        WORD: [_numbers(sample.word) for sample in samples],
-        "unknown_words": [" ".join(sample.unknown) for sample in samples],
-    }
-
-
-def samples_markdown(samples: Sequence[SampleEncoding], similarity: float) -> str:
-    """The sample encodings as Markdown."""
-    columns = samples_table(samples)
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(_cell(value) for value in row)} |" for row in zip(*columns.values(), strict=True)]
-    return "\n".join([*lines, "", f"Cosine similarity of {WORD}'s vector in the two: {similarity:.4f}"])
-
-
-def _cell(value: str) -> str:
-    return value.replace("<", "&lt;").replace("|", "&#124;")
-
-
-def _numbers(vector: Sequence[float]) -> str:
-    return ", ".join(f"{number:.4f}" for number in vector)
+    :param known: the artifact that shows it already, which gets the new picture. :returns: the artifact.
+    """
+    text = picture(figure, "losses by step")
+    with suppress(httpx.HTTPError):
+        if known is None:
+            made = create_markdown_artifact(text, key="loss-curve", description="Losses by step")
+            assert isinstance(made, UUID)
+            return made
+        with get_client(sync_client=True) as client:
+            client.update_artifact(known, ArtifactUpdate(data=text))
+    return known
 
 
 def show_samples(markdown: str) -> None:
@@ -134,6 +130,41 @@ def show_samples(markdown: str) -> None:
     create_markdown_artifact(
         markdown, key="sample-encodings", description="Encodings of the test sentences, first three numbers of a vector"
     )
+
+
+def show_decision(decision: Decision) -> None:
+    """What the gate decided, with the numbers."""
+    lines = [f"`{decision.version.uri}` is **{decision.alias}**: {decision.reason}"]
+    if compared := decision.comparison:
+        figures = {compared.rule: (compared.candidate, compared.champion), **compared.details}
+        lines += ["", "| | candidate | champion until now |", "|---|---:|---:|"]
+        lines += [f"| {name.replace('_', ' ')} | {candidate:.4f} | {champion:.4f} |" for name, (candidate, champion) in figures.items()]
+    create_markdown_artifact("\n".join(lines), key="gate", description="Whether the version became the champion")
+
+
+def show_report(version: Version, run: Output, shards: ShardSettings, durations: Iterable[Duration], decision: str) -> None:
+    """What a person looks for once the run is done."""
+    markdown = report_markdown(version, run, shards, durations, decision)
+    create_markdown_artifact(markdown, key="report", description=f"The run in short: {version.uri}")
+
+
+def report_markdown(version: Version, run: Output, shards: ShardSettings, durations: Iterable[Duration], decision: str) -> str:
+    """The report: where the encoder is, how to use it, its figures, the gate's decision, how long the stages took."""
+    pages = {"its card in MLflow": version.page, "the run that made it, with curves and pictures": version.run_page}
+    links = ", ".join(f"[{name}]({page})" for name, page in pages.items() if page) or "`make up` shows it in MLflow"
+    tasks = [(plain(entry.name), duration(entry.seconds), "found" if entry.found else "done") for entry in durations]
+    sections = {
+        "Encoder": f'`{version.uri}`: {links}\n\n```\npretrain-bert encode {version.uri} "a crane is flying"\n```',
+        "Gate": plain(decision),
+        "Figures": figures_markdown(run.facts, shards),
+        "Stages": table(("stage", "time", "output"), tasks, right=(1,)),
+    }
+    return "\n\n".join(part for title, text in sections.items() for part in (f"## {title}", text))
+
+
+def show_card(markdown: str) -> None:
+    """The card of a fine-tuned encoder."""
+    create_markdown_artifact(markdown, key="model-card", description="What was fine-tuned, on what, and how good it is")
 
 
 def show_version(uri: str, page: str | None) -> None:

@@ -59,6 +59,7 @@ def up() -> int:
         log.unlink(missing_ok=True)
         _tell_prefect(stack, log, "flows.automations")
         _start(stack.workers, new)
+        print(f"deployments: brought to the server, as in {PROJECT}; this takes a moment", flush=True)
         _tell_prefect(stack, log, "prefect --no-prompt deploy --all")
         for service in stack.workers:
             service.wait()
@@ -66,7 +67,6 @@ def up() -> int:
         for service in reversed(new):
             services.end(service.state)
         raise
-    print(f"deployments: as in {PROJECT}")
     _say_where(stack.addresses)
     _say_what_next(stack)
     return 0

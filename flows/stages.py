@@ -5,7 +5,12 @@ matters: the store alone says what is there, so an output that is found ends its
 it. A cache of Prefect's own beside the store would give out addresses of outputs that are damaged or gone.
 """
 
-from collections.abc import Callable
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -17,6 +22,29 @@ from pipeline.storage import Output
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long a task took, and whether its output was found."""
+
+    name: str
+    seconds: float
+    found: bool
+
+
+_durations: ContextVar[list[Duration] | None] = ContextVar("durations", default=None)
+
+
+@contextmanager
+def timed() -> Iterator[list[Duration]]:
+    """Notes how long each task that is called in the block takes."""
+    durations: list[Duration] = []
+    token = _durations.set(durations)
+    try:
+        yield durations
+    finally:
+        _durations.reset(token)
 
 
 def stage(name: str, *, asks_registry: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -31,7 +59,13 @@ def stage(name: str, *, asks_registry: bool = False) -> Callable[[Callable[P, R]
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            begun = time.monotonic()
             result = made(*args, **kwargs)
+            was_found = isinstance(result, State)
+            if (durations := _durations.get()) is not None:
+                arguments = inspect.signature(function).bind(*args, **kwargs)
+                arguments.apply_defaults()
+                durations.append(Duration(name.format(**arguments.arguments), time.monotonic() - begun, was_found))
             return cast(R, result.result()) if isinstance(result, State) else result
 
         return call

@@ -82,8 +82,8 @@ def watch_corpus(
 
 
 def _plain(overrides: CorpusOverrides | None) -> dict[str, Any] | None:
-    """As JSON, for an event."""
-    return None if overrides is None else dict(vars(overrides))
+    """As JSON, for an event; what is as the preset says is left out."""
+    return None if overrides is None else {name: value for name, value in vars(overrides).items() if value is not None}
 
 
 def _say(line: str) -> Any:

@@ -24,7 +24,8 @@ from .storage import LEASES, MANIFEST, Store
 
 CORPUS, WORK, CHECKPOINTS = "corpus", "work", "checkpoints"
 # Each after what it is made from.
-STAGES = (CORPUS, "sorted", "vocabulary", "pretrained", "bucket", "shards", "plan", WORK, CHECKPOINTS, "run", "encoder")
+_PRETRAINING = (CORPUS, "sorted", "vocabulary", "pretrained", "bucket", "shards", "plan", WORK, CHECKPOINTS, "run", "encoder")
+STAGES = (*_PRETRAINING, "labelled", "finetuned")
 MAX_DAYS = 36_500
 _RUN_FILE = "run.json"  # of a work folder: holds its run's inputs, before there is a manifest
 _KEY = re.compile(r"[0-9a-f]{20}")

@@ -11,13 +11,13 @@ Legend: B rows, L length of a row, D hidden size, N tokens of all rows.
 import json
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
 from numbers import Integral
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from tokenizers import Encoding, Tokenizer
@@ -26,7 +26,7 @@ from .encoder_format import CONFIG, WEIGHTS, from_transformers, shape_of
 from .errors import EncodingError
 from .model.layout import Layout
 from .model.pretraining import BertForPretraining
-from .pooling import pool
+from .pooling import check_pooling, pool
 from .tokens import TOKENIZER, TokenTable
 
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
@@ -38,6 +38,11 @@ Input = Text | tuple[Text, Text]
 """A sentence, or a pair of them as a tuple."""
 
 
+def numbered(place: int, first: int = 0) -> str:
+    """Begins a message about an input."""
+    return f"input {first + place}: "
+
+
 class Encoder:
     """A pretrained encoder with its tokenizer."""
 
@@ -46,16 +51,14 @@ class Encoder:
         self.tokenizer = tokenizer
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        self.tokenizer.encode_special_tokens = True  # text that spells <cls> is text; the file cannot say so
+        self._cutting = Tokenizer.from_str(tokenizer.to_str())  # another, since threads may share an encoder
+        self._cutting.enable_truncation(model.encoder.shape.max_position_embeddings, strategy="longest_first")
+        for each in (self.tokenizer, self._cutting):
+            each.encode_special_tokens = True  # text that spells <cls> is text; the file cannot say so
         try:
-            self.table = TokenTable.read(json.loads(text := tokenizer.to_str()))
+            self.table = TokenTable.read(json.loads(tokenizer.to_str()))
         except ValueError as error:
             raise EncodingError(f"{TOKENIZER}: {error}; wanted the tokenizer of an encoder folder") from error
-        # One that cuts, beside the one that does not: threads share an encoder, so neither is ever set anew.
-        self._cutting = Tokenizer.from_str(text)
-        self._cutting.enable_truncation(model.encoder.shape.max_position_embeddings, strategy="longest_first")
-        self._cutting.encode_special_tokens = True
-        self._special = set(np.flatnonzero(self.table.never_masked).tolist())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -99,29 +102,46 @@ class Encoder:
         """
         if isinstance(inputs, str) or not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_many: got {inputs!r:.80} and batch_size {batch_size}, wanted many inputs and at least 1")
-        remaining, input_ids, token_type_ids = enumerate(inputs), list[list[int]](), list[list[int]]()
+        check_pooling(pooling)
+        remaining, input_ids, token_type_ids, done = iter(inputs), list[list[int]](), list[list[int]](), 0
         while chunk := list(islice(remaining, _TOKENIZED_AT_ONCE)):
-            rows = self._tokenize([_pair(entry, f"input {number}: ") for number, entry in chunk], chunk[0][0], truncate=truncate)
-            input_ids.extend(map(self._ids, rows))
-            token_type_ids.extend(row.type_ids for row in rows)
-        return [pool(vectors, pooling) for vectors in self._vectors(input_ids, token_type_ids, batch_size)]
+            ids, kinds = self.to_ids(chunk, partial(numbered, first=done), truncate=truncate)
+            input_ids += ids
+            token_type_ids += kinds
+            done += len(chunk)
+        return self._vectors(input_ids, token_type_ids, batch_size, pooling)
+
+    def to_ids(
+        self, inputs: Sequence[Input], where: Callable[[int], str] = numbered, *, truncate: bool = False
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The token ids of sentences and pairs, and the segment of each token, as `encode_input_ids` takes them.
+
+        :param where: begins a message about the input at a place. :param truncate: see `encode`.
+        :raises EncodingError: an input is no text, or has more tokens than the model takes.
+        """
+        rows = self._tokenize([_pair(entry, where(place)) for place, entry in enumerate(inputs)], where, truncate=truncate)
+        return [self._ids(row) for row in rows], [row.type_ids for row in rows]
 
     def encode_input_ids(
         self,
         input_ids: Sequence[Sequence[int] | torch.Tensor],
         token_type_ids: Sequence[Sequence[int] | torch.Tensor] | None = None,
         batch_size: int = 32,
+        *,
+        pooling: str = "tokens",
     ) -> list[torch.Tensor]:
         """Encode rows of token ids; each result is what the row gives alone, to 1e-5.
 
         :param input_ids: rows of token ids, with those of `<cls>` and `<sep>` where they belong.
         :param token_type_ids: the segment, 0 or 1, of each token; None: 0 for all.
         :param batch_size: how many rows go through the model at a time; those of like length go together.
-        :returns: a tensor (L, D) for each row, in their order.
+        :param pooling: see `pooling.pool`.
+        :returns: a tensor (L, D) for each row, pooled (D), in their order.
         :raises EncodingError: a row is empty or longer than the model takes, or holds what is no id.
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise EncodingError(f"encode_input_ids: got batch_size {batch_size}, wanted at least 1")
+        check_pooling(pooling)
         shape = self.model.encoder.shape
         rows = _rows(input_ids)
         kinds = [[0] * len(row) for row in rows] if token_type_ids is None else _rows(token_type_ids)
@@ -138,20 +158,20 @@ class Encoder:
                 )
             if min(row) < 0 or max(row) >= shape.vocab_size:
                 raise EncodingError(f"row {number}: got token ids {min(row)} to {max(row)}, wanted 0 to {shape.vocab_size - 1}")
-        return self._vectors(rows, kinds, batch_size)
+        return self._vectors(rows, kinds, batch_size, pooling)
 
     def tokens(self, text: Text, text_pair: Text | None = None, *, truncate: bool = False) -> list[str]:
         """The tokens that the vectors of `encode` stand for."""
         (row,) = self._tokenize([(_text(text), None if text_pair is None else _text(text_pair))], truncate=truncate)
         return [str(self.tokenizer.id_to_token(token)) for token in self._ids(row)]
 
-    def words(self, text: Text, text_pair: Text | None = None) -> list[tuple[str, list[int]]]:
+    def words(self, text: Text, text_pair: Text | None = None, *, truncate: bool = False) -> list[tuple[str, list[int]]]:
         """Each word of the text, then of the pair, with the places in `tokens` of those that stand for it.
 
         Words are what white space parts; one may have several tokens, and none where the tokenizer drops its characters.
         """
         texts = [_text(text), *([] if text_pair is None else [_text(text_pair)])]
-        (row,) = self._tokenize([(texts[0], texts[1] if len(texts) == 2 else None)])
+        (row,) = self._tokenize([(texts[0], texts[1] if len(texts) == 2 else None)], truncate=truncate)
         spans = list(zip(row.sequence_ids, row.offsets, strict=True))
         return [
             (
@@ -162,35 +182,39 @@ class Encoder:
             for word in re.finditer(r"\S+", part)
         ]
 
+    def unknown_words(self, text: Text, text_pair: Text | None = None) -> list[str]:
+        """The words that the vocabulary does not know whole."""
+        unknown, tokens = self.table.special_tokens["unk_token"], self.tokens(text, text_pair, truncate=True)
+        words = self.words(text, text_pair, truncate=True)
+        return [word for word, places in words if unknown in [tokens[place] for place in places]]
+
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, without special tokens but the unknown one."""
         rows = self.tokenizer.encode_batch([_text(text) for text in texts], add_special_tokens=False)
-        return [[self.table.unknown_id if token in self._special else token for token in row.ids] for row in rows]
+        return [[self.table.unknown_id if token in self.table.special_ids else token for token in row.ids] for row in rows]
 
-    def _tokenize(self, pairs: Sequence[tuple[str, str | None]], number: int | None = None, *, truncate: bool = False) -> list[Encoding]:
-        """Rows of sentences and pairs; a message counts them from a number."""
+    def _tokenize(
+        self, pairs: Sequence[tuple[str, str | None]], where: Callable[[int], str] = lambda place: "", *, truncate: bool = False
+    ) -> list[Encoding]:
+        """Rows of sentences and pairs."""
         limit = self.model.encoder.shape.max_position_embeddings
         tokenizer = self._cutting if truncate else self.tokenizer
         rows = tokenizer.encode_batch([first if second is None else (first, second) for first, second in pairs])
         for place, row in enumerate(rows):
             if len(row.ids) > limit:
-                where = "" if number is None else f"input {number + place}: "
                 tokens = f"{len(row.ids)} tokens with the special ones"
-                raise EncodingError(f"{where}{tokens}, wanted at most {limit}, the model's limit; shorten it")
+                raise EncodingError(f"{where(place)}{tokens}, wanted at most {limit}, the model's limit; shorten it, or have it truncated")
         return rows
 
     def _ids(self, row: Encoding) -> list[int]:
         """The row's ids, where a special token that the template did not put there is an unknown word."""
-        return [
-            self.table.unknown_id if token in self._special and not of_template else token
-            for token, of_template in zip(row.ids, row.special_tokens_mask, strict=True)
-        ]
+        return self.table.row_ids(row.ids, row.special_tokens_mask)
 
     @torch.inference_mode()
     def _vectors(
-        self, input_ids: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]], batch_size: int = 1
+        self, input_ids: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]], batch_size: int = 1, pooling: str = "tokens"
     ) -> list[torch.Tensor]:
-        """A tensor (L, D) for each row; the rows go through the model in batches, shorter ones first."""
+        """A tensor (L, D), or pooled (D), for each row; the rows go through the model in batches, shorter ones first."""
         order = sorted(range(len(input_ids)), key=lambda row: len(input_ids[row]))
         vectors: dict[int, torch.Tensor] = {}
         for start in range(0, len(order), batch_size):
@@ -198,7 +222,7 @@ class Encoder:
             lengths = [len(input_ids[row]) for row in batch]
             flat = (array("q", chain.from_iterable(values[row] for row in batch)) for values in (input_ids, token_type_ids))
             found = self.model.encoder(*map(_tensor, flat), Layout.of(torch.tensor(lengths))).split(lengths)
-            vectors.update(zip(batch, found, strict=True))
+            vectors.update(zip(batch, (pool(row, pooling) for row in found), strict=True))
         return [vectors[row] for row in range(len(input_ids))]
 
 

@@ -33,6 +33,10 @@ class CorpusError(PipelineError):
     """A corpus that is missing, unreadable, of the wrong shape or without usable text."""
 
 
+class LabelledDataError(PipelineError):
+    """Labelled data that is missing, unreadable or of the wrong shape."""
+
+
 class DownloadError(CorpusError):
     """No mirror gave the file; the message names each mirror and what it answered."""
 
@@ -55,6 +59,10 @@ class TrainingError(PipelineError):
 
 class NonFiniteError(TrainingError):
     """A loss or a gradient that is infinite or not a number."""
+
+
+class TableError(PipelineError):
+    """A table of the user's own that cannot be read, or lacks what was asked for."""
 
 
 class EncodingError(PipelineError):

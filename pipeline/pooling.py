@@ -11,15 +11,19 @@ from .errors import EncodingError
 POOLINGS = ("tokens", "cls", "mean")
 
 
-def pool(vectors_LD: Tensor, pooling: str) -> Tensor:
-    """`cls`: the first token's vector (D). `mean`: the mean of all (D). `tokens`: all of them (L, D).
+def check_pooling(pooling: object) -> None:
+    """See that there is such a pooling.
 
-    :raises EncodingError: there is no such pooling.
+    :raises EncodingError: there is none.
     """
+    if pooling not in POOLINGS:
+        raise EncodingError(f"pooling: got {pooling!r}, wanted {', '.join(POOLINGS)}")
+
+
+def pool(vectors_LD: Tensor, pooling: str) -> Tensor:
+    """`cls`: the first token's vector (D). `mean`: the mean of all (D). `tokens`: all of them (L, D)."""
     if pooling == "tokens":
         return vectors_LD
     if pooling == "cls":
-        return vectors_LD[0]
-    if pooling == "mean":
-        return vectors_LD.mean(0)
-    raise EncodingError(f"pooling: got {pooling!r}, wanted {', '.join(POOLINGS)}")
+        return vectors_LD[0].clone()  # a view would keep the vectors of a whole batch
+    return vectors_LD.mean(0)

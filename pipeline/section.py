@@ -96,16 +96,33 @@ class Settings:
 
 
 _S = TypeVar("_S", bound=Settings)
+_CHOICES = re.compile(r"\^\(([\w|]+)\)\$")
+"""A pattern that is nothing but a list of words."""
 
 
 def partial(kind: type[_S]) -> type[Any]:
     """The class of overrides of a settings class: the same fields and limits, each None as the preset says."""
     hints = get_type_hints(kind)
-    fields = [(entry.name, hints[entry.name] | None, field(default=None, metadata=entry.metadata)) for entry in dataclasses.fields(kind)]
+    fields = []
+    for entry in dataclasses.fields(kind):
+        form = {} if hints[entry.name] is bool else {"json_schema_extra": _simplify}  # a switch cannot be left alone
+        fields.append((entry.name, hints[entry.name] | None, field(default=None, metadata={**entry.metadata, **form})))
     name = kind.__name__.replace("Settings", "Overrides")
     namespace = {
         "__doc__": f"{kind.__doc__} Empty: as the preset says.",
         "__module__": __name__,
-        "__pydantic_config__": {"extra": "forbid"},  # a misspelt setting is an error in Prefect's form too
+        "__pydantic_config__": {
+            "extra": "forbid",
+            "title": f"{kind.section} settings",
+        },  # a misspelt setting is an error in Prefect's form too
     }
     return dataclasses.make_dataclass(name, fields, frozen=True, namespace=namespace)
+
+
+def _simplify(schema: dict[str, Any]) -> None:
+    """Have a form show one input, empty at first, where it would ask first whether there is a value, and a list where values are few."""
+    schema |= schema.pop("anyOf")[0]
+    del schema["default"]
+    if choices := _CHOICES.fullmatch(schema.get("pattern", "")):
+        del schema["pattern"]
+        schema["enum"] = choices[1].split("|")

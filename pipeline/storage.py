@@ -311,11 +311,12 @@ class Store:
 
     @contextmanager
     def local(self, output: Output) -> Iterator[Path]:
-        """A local folder with an output's files: the output itself where the store is local, else a copy for the while."""
+        """A local folder with an output's files and manifest: the output itself where the store is local, else a copy for the while."""
         if self.local_root:
             yield Path(output.address)
             return
         with self.staging() as folder:
+            (folder / MANIFEST).write_text(json.dumps(output.manifest, indent=1), "utf-8")
             for entry in output.manifest["files"]:
                 copy = folder / entry["name"]
                 copy.parent.mkdir(parents=True, exist_ok=True)

@@ -66,6 +66,11 @@ class TokenTable:
         return np.isin(np.arange(len(self)), (self.pad_id, self.cls_id, self.sep_id, self.mask_id))
 
     @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of the special tokens but the unknown one."""
+        return frozenset(np.flatnonzero(self.never_masked).tolist())
+
+    @cached_property
     def words(self) -> npt.NDArray[np.int32]:
         """The ids that a random replacement may have, rising: all but the special ones."""
         return np.flatnonzero(~self.never_masked & (np.arange(len(self)) != self.unknown_id)).astype(np.int32)
@@ -74,6 +79,14 @@ class TokenTable:
     def continues_word(self) -> npt.NDArray[np.bool_]:
         """Which tokens go on with the word before them [V]."""
         return np.asarray([bool(self.prefix) and token.startswith(self.prefix) for token in self.tokens], bool)
+
+    def row_ids(self, input_ids: Sequence[int], of_template: Sequence[int]) -> list[int]:
+        """A tokenized row's ids, where a special token that the template did not put there is an unknown word.
+
+        :param of_template: not 0 where it did.
+        """
+        unknown, special = self.unknown_id, self.special_ids
+        return [unknown if token in special and not placed else token for token, placed in zip(input_ids, of_template, strict=True)]
 
     @classmethod
     def read(cls, tokenizer: Mapping[str, Any]) -> Self:

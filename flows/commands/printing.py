@@ -2,15 +2,24 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pipeline.errors import PipelineError
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print; where nobody reads any more, as after `| head`, end quietly."""
+    """Print; see `printing`."""
+    with printing():
+        print(*lines, sep="\n")
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Where nobody reads any more, as after `| head`, the command ends quietly; what else goes wrong is one line."""
     try:
-        print(*lines, sep="\n", flush=True)
+        yield
+        sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         if isinstance(error, BrokenPipeError):

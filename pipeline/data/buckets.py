@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from ..storage import digest
 from .documents import DocumentReader, digests_of, numbers_of
 
 FILE = "documents.arrow"
@@ -54,6 +55,19 @@ def sort_documents(reader: DocumentReader, buckets: int, path: Path, map_blocks:
         for places in np.split(order, np.cumsum(counts)[:-1]):
             offsets.append(offsets[-1] + file.write(documents.take(pa.array(places)).serialize()))
     return Index(counts.tolist(), offsets)
+
+
+def digests_of_buckets(reader: DocumentReader, buckets: int) -> Iterator[str]:
+    """The digest of the documents of each bucket, from which its shard's key is made; in memory are 16 bytes a document, no text.
+
+    The order within a bucket is that of `read_buckets`.
+    """
+    numbers = np.concatenate([numbers_of(digests_of(reader.find(block))) for block in reader.blocks()])
+    places = numbers[:, 0] % np.uint64(buckets)
+    for bucket in range(buckets):
+        found = numbers[places == np.uint64(bucket)]
+        by_bytes = found.byteswap()  # whose order as numbers is that of the bytes
+        yield digest(found[np.lexsort((by_bytes[:, 1], by_bytes[:, 0]))].tobytes())
 
 
 def read_buckets(parts: Iterable[bytes], count: int) -> Iterator[pa.Table]:

@@ -122,8 +122,13 @@ def progress_line(row: dict[str, Any], steps: int) -> str:
     """A step's line for the terminal."""
     step = row["step"]
     losses = "  ".join(f"mean {loss}" for loss in mean_losses(row))
-    left = (steps - step) * row["seconds"] / step
+    left = seconds_left(row, steps)
     return f"step {step:>{len(str(steps))}}/{steps}  {losses}  {row['pairs_per_second']:,.0f} pairs/s  {left:,.0f} s left"
+
+
+def seconds_left(row: Mapping[str, Any], steps: int) -> float:
+    """How long training goes on after a step's row, at the rate of the steps so far."""
+    return float((steps - row["step"]) * row["seconds"] / row["step"])
 
 
 def held_out_line(step: int, figures: Mapping[str, float]) -> str:

@@ -76,7 +76,7 @@ def test_the_command_exits_as_main_says(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--stepz", "3"], ["encode"], ["encode", "models:/x/1"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--stepz", "3"], ["encode"]], ids=" ".join)
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)

@@ -25,7 +25,7 @@ def test_the_page_shows_what_its_commands_print(monkeypatch: pytest.MonkeyPatch)
 def test_a_file_replaces_settings_of_the_preset_and_what_is_typed_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('description = "x"\n[training]\nsteps = 10\nbatch_size = 4\nseed = 7\n[shards]\nseed = 8\n')
-    parser = cli._parser()
+    parser = cli.parser()
     sections = options.read_sections(parser.parse_args(["run", "--settings", str(file)]))
     assert sections["training"] == {"steps": 10, "batch_size": 4, "seed": 7}
     assert sections["shards"] == {"seed": 8}

@@ -267,6 +267,17 @@ def test_a_killed_machine_loses_what_its_last_checkpoint_lacks(site: Site, story
     assert site.metrics(story.first) == list(range(1, PARAMETERS["steps"] + 1)), "the curve goes on, each step once"
 
 
+def test_each_page_shows_how_its_run_went(site: Site, story: Story) -> None:
+    def shown(run: str) -> dict[str, Any]:
+        return {entry["key"]: entry for entry in site.stack.ask("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})}
+
+    trained = shown(site.children(story.first)[1]["id"])
+    assert set(trained) == {"training-progress", "loss-curve"}
+    steps = PARAMETERS["steps"]
+    assert trained["training-progress"]["description"].startswith(f"step {steps} of {steps}: ")
+    assert {"loss-curve", "report", "examples-train", "what-was-built"} <= set(shown(story.first))
+
+
 def test_waiting_is_said(site: Site, story: Story) -> None:
     said = [line for run in (story.first, story.second) for line in site.stack.said(run)]  # the worker came once one had said so
     assert any("none is online: start one with `prefect worker start --pool gpu" in line for line in said), said

@@ -10,11 +10,13 @@ from prefect.exceptions import ParameterTypeError
 from prefect.utilities.schema_tools.validation import is_valid
 
 from flows import automations
+from flows.finetune_encoder import finetune_encoder
 from flows.pretrain_bert import pretrain_bert
 from flows.pretrain_encoder import pretrain_encoder
 from flows.watch_corpus import CHANGED, watch_corpus
 from pipeline.section import Settings
 from pipeline.settings import (
+    BuilderSettings,
     CorpusSettings,
     GateSettings,
     ModelSettings,
@@ -33,6 +35,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "text_settings": TextSettings,
     "vocabulary_settings": VocabularySettings,
     "shard_settings": ShardSettings,
+    "builder_settings": BuilderSettings,
     "model_settings": ModelSettings,
     "training_settings": TrainingSettings,
     "gate_settings": GateSettings,
@@ -51,7 +54,7 @@ def prefect_yaml() -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("flow", [pretrain_bert, pretrain_encoder, watch_corpus], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [pretrain_bert, pretrain_encoder, watch_corpus, finetune_encoder], ids=lambda flow: flow.name)
 def test_every_parameter_is_described(flow: Any) -> None:
     schema = flow.parameters.model_dump()
     for name, entry in schema["properties"].items():
@@ -70,10 +73,21 @@ def test_every_setting_is_described_with_its_limits(schema: dict[str, Any], para
     for entry in settings:
         name = entry.name
         assert fields[name]["description"] == entry.metadata["description"]
-        assert fields[name]["default"] is None, "empty: as the preset says"
+        if entry.type in ("bool", bool):
+            assert fields[name]["anyOf"] == [{"type": "boolean"}, {"type": "null"}], "a switch that is left alone would say no"
+            continue
+        assert "default" not in fields[name] and "anyOf" not in fields[name], "one input, empty: as the preset says"
         for limit, word in words.items():
-            if limit in entry.metadata:
-                assert fields[name]["anyOf"][0][word] == entry.metadata[limit], name
+            if limit in entry.metadata and (limit != "pattern" or "enum" not in fields[name]):
+                assert fields[name][word] == entry.metadata[limit], name
+
+
+def test_few_values_are_a_list_to_choose_from(schema: dict[str, Any]) -> None:
+    training, text = (schema["definitions"][name]["properties"] for name in ("TrainingOverrides", "TextOverrides"))
+    assert training["schedule"]["enum"] == ["constant", "linear", "cosine", "wsd"]
+    assert text["sentences"]["enum"] == ["prose", "line", "deck"]
+    assert "enum" not in text["language"]
+    assert schema["definitions"]["TrainingOverrides"]["title"] == "training settings"
 
 
 def test_the_presets_are_the_choices(schema: dict[str, Any]) -> None:
@@ -146,12 +160,12 @@ def test_prefect_yaml_has_no_key_that_prefect_ignores(prefect_yaml: dict[str, An
 
 
 def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict[str, Any]) -> None:
-    flows = dict.fromkeys(preset_names(), pretrain_bert) | {"gpu": pretrain_encoder, "nightly": watch_corpus}
+    flows = dict.fromkeys(preset_names(), pretrain_bert) | {"gpu": pretrain_encoder, "cpu": finetune_encoder, "nightly": watch_corpus}
     assert {deployment["name"] for deployment in prefect_yaml["deployments"]} == set(flows)
     for deployment in prefect_yaml["deployments"]:
         flow = flows[deployment["name"]]
         schema = flow.parameters.model_dump()
-        if flow is pretrain_encoder:  # what runs it gives all of them
+        if flow in (pretrain_encoder, finetune_encoder):  # whoever runs it gives them
             assert "parameters" not in deployment
             continue
         assert is_valid(deployment["parameters"], schema)
@@ -162,7 +176,7 @@ def test_deployments_give_good_parameters_and_never_fall_back(prefect_yaml: dict
 
 
 def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(prefect_yaml: dict[str, Any], schema: dict[str, Any]) -> None:
-    *presets, _, nightly = prefect_yaml["deployments"]
+    *presets, _, _, nightly = prefect_yaml["deployments"]
     assert nightly["parameters"]["preset"] in {deployment["name"] for deployment in presets}
     for deployment in presets:
         (trigger,) = deployment["triggers"]
@@ -174,7 +188,7 @@ def test_a_changed_corpus_triggers_the_deployment_with_parameters_that_it_has(pr
 
 def test_the_server_looks_after_every_flow_that_is_deployed(prefect_yaml: dict[str, Any]) -> None:
     modules = {deployment["entrypoint"].rpartition(".")[0] for deployment in prefect_yaml["deployments"]}
-    flows = [pretrain_bert, pretrain_encoder, watch_corpus]
+    flows = [pretrain_bert, pretrain_encoder, watch_corpus, finetune_encoder]
     assert modules == {flow.fn.__module__ for flow in flows}
     assert sorted(automations.FLOWS) == sorted(flow.name for flow in flows)
 

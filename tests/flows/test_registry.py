@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import aliases, models, names, pictures, registry, reports
+from flows import aliases, card, models, names, pictures, registry
 from flows.places import EXPERIMENT, tracking_uri
 from pipeline.encoding import Encoder
 from pipeline.errors import RegistryError
@@ -44,14 +44,14 @@ class Registered:
 
 
 def register(encoder: Output, run_id: str, key: str) -> registry.Version:
-    samples, similarity = sample_encodings(Encoder.load(encoder.address))
+    samples = sample_encodings(Encoder.load(encoder.address))
     return models.register(
         NAME,
         run_id,
         Path(encoder.address),
         tags={"encoder_key": key},
-        description=reports.samples_markdown(samples, similarity),
-        tables={"sample_encodings.json": reports.samples_table(samples)},
+        description=card.samples_markdown(samples),
+        tables={"sample_encodings.json": card.samples_table(samples)},
         figures={"loss_curve.png": pictures.loss_curve(ROWS)},
     )
 
@@ -159,7 +159,13 @@ def test_its_page_shows_the_sample_encodings(registered: Registered, database: M
     width = registered.encoder.manifest["facts"].get("hidden_size", 16)
     assert f"(1, 6, {width})" in version.description
     assert f"(1, 10, {width})" in version.description
-    assert "Cosine similarity of crane" in version.description
+    assert "cosine similarity" in version.description
+
+
+def test_a_name_is_described_once(registered: Registered, database: MlflowClient) -> None:
+    models.describe_name(NAME, "what these are")
+    models.describe_name(NAME, "something else")
+    assert database.get_registered_model(NAME).description == "what these are"
 
 
 def test_the_run_has_settings_curves_data_and_pictures(registered: Registered, database: MlflowClient) -> None:
@@ -199,12 +205,6 @@ def test_a_model_that_is_not_there_is_one_line(database: MlflowClient) -> None:
 @pytest.mark.parametrize(("corpus", "name"), [("wikitext-2", "bert-tiny"), ("sample", "bert-tiny-sample"), ("own", "bert-tiny-own")])
 def test_only_wikitext_2_gives_the_bare_name(corpus: str, name: str) -> None:
     assert names.model_name("tiny", corpus) == name
-
-
-def test_tables_have_a_row_for_each_text(registered: Registered) -> None:
-    samples, _ = sample_encodings(Encoder.load(registered.encoder.address))
-    columns: dict[str, list[Any]] = reports.samples_table(samples)
-    assert {len(column) for column in columns.values()} == {2}
 
 
 def test_a_database_that_is_none_is_one_line_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

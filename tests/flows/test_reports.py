@@ -22,9 +22,9 @@ def test_a_shard_sets_statistics_are_a_table_and_a_picture(tmp_path: Path, publi
     markdown = reports.shards_markdown(statistics)
     head, rule, *rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(rows) == len(statistics.table())
-    assert {line.count("|") for line in (head, rule, *rows)} == {5}, "four columns, whatever the words are"
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {5}, "four columns, whatever the words are"
     assert f"| rows | {statistics.counts.rows} |  |  |" in rows
-    assert any(row.startswith("| token &#124; | ") for row in rows)
+    assert any(row.startswith("| token \\| | ") for row in rows)
     assert any(row.startswith("| token &lt;b> | ") for row in rows)
     picture = re.search(r"!\[lengths of rows\]\(data:image/png;base64,([^)]+)\)", markdown)
     assert picture

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -182,7 +183,22 @@ def test_another_kind_of_stack_does_not_start_beside_it(team: Team) -> None:
     assert done.stderr.startswith("error: STACK: got laptop, while the stack `team` runs here")
 
 
-def test_nothing_is_lost_over_a_restart(team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def act_as_the_page_says(team: Team, block: str, folder: Path) -> None:
+    """Run the commands of docs/servers.md but `make`, which are the test's own, on this stack's folder and port."""
+    lines = [line for line in block.splitlines() if not line.startswith("make ")]
+    lines = [line.replace("artifacts/servers", str(team.file.parent)).replace("5433", team.operator["POSTGRES_PORT"]) for line in lines]
+    if os.geteuid() == 0:
+        lines = [line.replace("$bin/pg_ctl", "runuser -u postgres -- $bin/pg_ctl") for line in lines]
+    done = subprocess.run(["bash", "-euc", "\n".join(lines)], cwd=folder, env=team.operator, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_lost_over_a_restart_and_a_backup_is_brought_back(team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    backups = (ROOT / "docs" / "servers.md").read_text("utf-8").partition("\n## Backups\n")[2].partition("\n## ")[0]
+    back_up, bring_back = re.findall(r"^```\n(.*?)^```", backups, re.DOTALL | re.MULTILINE)
+    act_as_the_page_says(team, back_up, tmp_path)
+    assert {"mlflow-files.tar.gz", "mlflow.dump", "prefect.dump"} <= {path.name for path in tmp_path.iterdir()}
+    as_client(team, monkeypatch).set_model_version_tag(MODEL, "1", "made", "after the backup")
     family = team.processes()
     assert len(family) >= 4
     assert act("status", team.operator).returncode == 0
@@ -192,12 +208,14 @@ def test_nothing_is_lost_over_a_restart(team: Team, monkeypatch: pytest.MonkeyPa
     assert not family & processes.running().keys()
     assert act("status", team.operator).returncode == 3
     before = [path.read_text("utf-8") for path in sorted(team.file.parent.glob("*.env"))]
+    act_as_the_page_says(team, "".join(back_up.splitlines(keepends=True)[:2]) + bring_back, tmp_path)
     team.up()
     assert [path.read_text("utf-8") for path in sorted(team.file.parent.glob("*.env"))] == before
     assert "COMPLETED" in prefect_runs(team), "beside what is scheduled"
     client = as_client(team, monkeypatch)
     version = client.get_model_version_by_alias(MODEL, "champion")
     assert client.get_run(version.run_id).data.params["training.steps"] == "2"
+    assert "complete" in version.tags and "made" not in version.tags, "the backup is older"
     monkeypatch.setenv("BERT_STORE", str(tmp_path))  # a machine that shares nothing but the servers
     folder = models.download(f"models:/{MODEL}/1")
     assert (folder / "model.safetensors").stat().st_size > 100_000

@@ -19,18 +19,21 @@ def load(tmp_path, architecture: str, tokenizer: Tokenizer) -> Encoder:
 
 def test_words(tmp_path) -> None:
     encoder = load(tmp_path, "deck", words())
-    (single, pair), similarity = sample_encodings(encoder)
+    samples = sample_encodings(encoder)
+    single, pair = samples.encodings
     assert (single.shape, pair.shape) == ([1, 6, 16], [1, 10, 16]) and single.unknown == pair.unknown == []
     first, second = encoder.encode("a crane is flying")[0, 2], encoder.encode("a crane driver came", "he just left")[0, 2]
     assert single.word == first[:3].tolist() and pair.word == second[:3].tolist()
-    assert similarity == pytest.approx(float(torch.cosine_similarity(first, second, 0)))
-    assert similarity < 0.9999, "a word's vector depends on what stands around it"
+    assert samples.word_similarity == pytest.approx(float(torch.cosine_similarity(first, second, 0)))
+    means = encoder.encode("a crane is flying")[0].mean(0), encoder.encode("a crane driver came", "he just left")[0].mean(0)
+    assert samples.sentence_similarity == pytest.approx(float(torch.cosine_similarity(*means, 0)))
+    assert samples.word_similarity < 0.9999, "a word's vector depends on what stands around it"
 
 
 def test_cranes_vector_is_the_mean_over_its_pieces(tmp_path) -> None:
     letters = train_wordpiece(lambda: [" ".join(ascii_lowercase)] * 3, 100, lowercase=True)
     encoder = load(tmp_path, "bert", letters)
-    (single, pair), _ = sample_encodings(encoder)
+    single, pair = sample_encodings(encoder).encodings
     places = [2, 3, 4, 5, 6]
     assert single.tokens[1:8] == ["a", "c", "##r", "##a", "##n", "##e", "i"]
     assert encoder.words("a crane is flying")[1] == ("crane", places)
@@ -41,6 +44,6 @@ def test_cranes_vector_is_the_mean_over_its_pieces(tmp_path) -> None:
 
 def test_words_that_became_the_unknown_token_are_named(tmp_path) -> None:
     tokenizer = Tokenizer.from_str(words().to_str().replace('"crane":', '"crone":').replace('"left":', '"lift":'))
-    (single, pair), _ = sample_encodings(load(tmp_path, "deck", tokenizer))
+    single, pair = sample_encodings(load(tmp_path, "deck", tokenizer)).encodings
     assert single.unknown == ["crane"] and pair.unknown == ["crane", "left"]
     assert single.tokens[2] == "<unk>"

@@ -43,6 +43,7 @@ def test_an_output_is_made_once_and_found_again(store: Store) -> None:
     assert store.make(RECIPE, refuse).manifest == made.manifest
     with store.local(made) as folder:
         assert (folder / "a.txt").read_text() == "alpha"
+        assert json.loads((folder / MANIFEST).read_text("utf-8")) == made.manifest, "what is registered leads back to its inputs"
 
 
 @pytest.mark.parametrize(

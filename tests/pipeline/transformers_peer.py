@@ -1,7 +1,8 @@
 """transformers at work on folders, in a process that knows nothing of this project.
 
 In: a JSON file: `make` (checkpoints to initialise at random and save) and `look` (folders to load). Out: saved
-checkpoints; for each folder that is looked at `report.json`, `tensors.safetensors` and the model saved again.
+checkpoints; for each folder that is looked at `report.json`, `tensors.safetensors` and the model saved again. `heads` are
+fine-tuned folders, of which logits and what loading said are noted.
 """
 
 import json
@@ -13,6 +14,8 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
@@ -90,8 +93,24 @@ def tokenize(folder: str, out: str, texts: list) -> None:
     Path(f"{out}/report.json").write_text(json.dumps({"tokens": tokens, "mask": tokenizer.mask_token}), "utf-8")
 
 
+def heads(folder: str, out: str, rows: list) -> None:
+    """Load a fine-tuned folder as the class that its config names, and note the logits of each row."""
+    names = {"BertForSequenceClassification": AutoModelForSequenceClassification, "BertForQuestionAnswering": AutoModelForQuestionAnswering}
+    (kind,) = json.loads((Path(folder) / "config.json").read_text("utf-8"))["architectures"]
+    model, info = names[kind].from_pretrained(folder, output_loading_info=True)
+    tokenizer, tensors = AutoTokenizer.from_pretrained(folder), {}
+    with torch.inference_mode():
+        for number, row in enumerate(rows):
+            given = model.eval()(**tokenizer(*row, return_tensors="pt"))
+            tensors[f"logits.{number}"] = given.logits if "logits" in given else torch.stack([given.start_logits, given.end_logits], -1)
+    loading = {name: sorted(map(str, entries)) for name, entries in info.items()}
+    Path(out).mkdir(parents=True)
+    Path(f"{out}/report.json").write_text(json.dumps({"loading": loading, "labels": model.config.id2label, "class": kind}), "utf-8")
+    save_file({name: value.contiguous() for name, value in tensors.items()}, f"{out}/tensors.safetensors")
+
+
 if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    for name, work in (("make", make), ("look", look), ("tokenize", tokenize)):
+    for name, work in (("make", make), ("look", look), ("tokenize", tokenize), ("heads", heads)):
         for entry in job.get(name, []):
             work(**entry)
