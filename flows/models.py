@@ -6,10 +6,11 @@ its own, and nothing is pickled.
 """
 
 import hashlib
-import logging
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -81,20 +82,19 @@ def register(
             client.log_figure(run_id, figure, file)
         for file, table in tables.items():
             client.log_table(run_id, dict(table), file)
-        # It would run the example here, where the package that travels with the model cannot be imported.
-        logging.getLogger("mlflow.models.signature").setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
             shutil.copytree(source, Path(folder) / kind.name)
             package = _ship_package(Path(folder), kind.shipped)
-            model = mlflow.pyfunc.log_model(
-                name=kind.name,
-                python_model=str(Path(__file__).with_name(kind.code)),
-                artifacts={kind.name: str(Path(folder) / kind.name)},
-                code_paths=[str(package)],
-                model_config={"package": package.name},
-                input_example=kind.example,
-                pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
-            )
+            with _importable(folder):
+                model = mlflow.pyfunc.log_model(
+                    name=kind.name,
+                    python_model=str(Path(__file__).with_name(kind.code)),
+                    artifacts={kind.name: str(Path(folder) / kind.name)},
+                    code_paths=[str(package)],
+                    model_config={"package": package.name},
+                    input_example=kind.example,
+                    pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in kind.requirements],
+                )
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id, dict(tags))
@@ -132,6 +132,16 @@ def _ship_package(folder: Path, shipped: Sequence[str]) -> Path:
     for path in sorted(copy.rglob("*.py")):
         hasher.update(str(path.relative_to(copy)).encode() + path.read_bytes())
     return copy.rename(folder / f"bert_encoder_{hasher.hexdigest()[:12]}")
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    """Have the shipped package found, since MLflow tries the example while it logs a model, and warns where that fails."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def download(model_uri: str, kind: Kind = ENCODER) -> Path:

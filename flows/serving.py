@@ -6,6 +6,7 @@ so that a user's package called `pipeline` is not in its way, and nothing is pic
 MLflow's INVALID_PARAMETER_VALUE, which its server answers as status 400.
 """
 
+import functools
 import importlib
 from typing import Any
 
@@ -18,9 +19,9 @@ _AT_ONCE = 128  # sentences that go through the model together
 
 
 class Sentence(pydantic.BaseModel):
-    """One input: a sentence, or a pair where `text_pair` is given."""
+    """One input: a sentence, or a pair where `text_pair` is given; an empty string is an empty sentence."""
 
-    model_config = pydantic.ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid")  # a misspelt text_pair would be left out in silence
 
     text: str
     text_pair: str | None = None
@@ -34,6 +35,25 @@ class Encoding(pydantic.BaseModel):
     vector: list[float] | None = None
 
 
+def takes_strings(model: type[PythonModel]) -> type[PythonModel]:
+    """Have `predict` take a string for a sentence too.
+
+    MLflow checks inputs against the type hint before `predict` sees them, and a hint that allows both leaves the signature
+    without a type.
+    """
+    checked = model.predict
+
+    @functools.wraps(checked)
+    def predict(self: PythonModel, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+        if isinstance(model_input, list):
+            model_input = [{"text": entry} if isinstance(entry, str) else entry for entry in model_input]
+        return checked(self, context, model_input, params)
+
+    model.predict = predict
+    return model
+
+
+@takes_strings
 class EncoderModel(PythonModel):  # type: ignore[misc]
     """Encodes sentences with the encoder folder among the model's artifacts."""
 

@@ -28,7 +28,7 @@ from .conftest import ROOT, environment, write_corpus
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PROGRAMS = "make|prefect|pretrain-bert|export|source|unset|curl|mlflow|apt-get|cat|ssh|srun|tar"
 _COMMAND = re.compile(rf"(?:[A-Z_]+=\S* )*(?:{_PROGRAMS}|bin=\S+|\$bin/\S+|\.venv/bin/\S+)\s")
-_SHOWN = re.compile(r"corpus\s|flows/\s|cpu worker|GPU 0:|training goes to|prefect\.example\.org|  A  <cls>|error: ")
+_SHOWN = re.compile(r"corpus\s|flows/\s|cpu worker|GPU 0:|training goes to|prefect\.example\.org|  A  <cls>|error: |\{.error_code")
 """How a block begins that shows what is printed, or is a picture, or a file's contents."""
 _NEEDS = re.compile(r"# needs (S3|SFTP|a GPU|GPUs|Slurm)")
 _OURS = re.compile(r"(?:.*\| )?\.venv/bin/pretrain-bert (?P<words>.*)")

@@ -27,7 +27,7 @@ from tests.pipeline import encoders
 from tests.pipeline.finetuning import data
 
 from .conftest import ROOT, environment, until
-from .test_registry import load_elsewhere
+from .elsewhere import load_elsewhere
 
 PAGE = ROOT / "docs" / "fine-tuning.md"
 WEAK = "--set finetuning.learning_rate=1e-9 --set finetuning.epochs=1"

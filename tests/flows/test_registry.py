@@ -1,8 +1,5 @@
 """Registered encoders: found again, loadable anywhere, made without pickle."""
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +14,6 @@ from pipeline.encoding import Encoder
 from pipeline.errors import RegistryError
 from pipeline.samples import sample_encodings
 from pipeline.storage import Output
-
-from .conftest import environment
 
 NAME = "bert-test"
 ROWS = [
@@ -78,59 +73,6 @@ def database(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> MlflowC
     return MlflowClient(tracking_uri())
 
 
-def load_elsewhere(folder: Path, code: str, address: str, **changed: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh process that cannot import this project, in a folder of its own."""
-    prelude = """
-import importlib.util, sys
-sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
-sys.path = [entry for entry in sys.path if "editable" not in entry]
-assert importlib.util.find_spec("flows") is None, "this project is importable"
-assert importlib.util.find_spec("pipeline") is None, "this project is importable"
-import mlflow
-"""
-    path = folder / "use.py"
-    path.write_text(prelude + code, "utf-8")
-    # -P and no PYTHONPATH: nothing but the installed packages is on the path.
-    settings = environment(MLFLOW_TRACKING_URI=address, MLFLOW_DISABLE_TELEMETRY="true", **changed)
-    settings.pop("PYTHONPATH", None)
-    return subprocess.run([sys.executable, "-P", str(path)], cwd=folder, env=settings, capture_output=True, text=True, timeout=120)
-
-
-USE = """
-import json
-model = mlflow.pyfunc.load_model("models:/bert-test@champion")
-alone = model.predict([{"text": "a crane is flying"}])
-pair = model.predict([{"text": "a crane driver came", "text_pair": "he just left"}, {"text": "a crane is flying"}])
-print(json.dumps([[entry["tokens"] for entry in alone + pair], [entry["vectors"] for entry in alone + pair]]))
-"""
-
-
-def check_vectors(done: subprocess.CompletedProcess[str], encoder: Output) -> None:
-    """What another process printed is what the encoder gives here."""
-    assert done.returncode == 0, done.stderr
-    tokens, vectors = json.loads(done.stdout.splitlines()[-1])
-    assert tokens[0] == ["<cls>", "a", "crane", "is", "flying", "<sep>"]
-    assert len(tokens[1]) == 10
-    ours = Encoder.load(encoder.address)
-    expected = [ours.encode(*text)[0].tolist() for text in (("a crane is flying",), ("a crane driver came", "he just left"))]
-    for found, wanted in zip(vectors, [expected[0], expected[1], expected[0]], strict=True):
-        for left, right in zip(found, wanted, strict=True):
-            assert left == pytest.approx(right, abs=1e-5)
-
-
-def test_it_loads_in_a_fresh_process_without_this_project(registered: Registered, database: MlflowClient, tmp_path: Path) -> None:
-    check_vectors(load_elsewhere(tmp_path, USE, tracking_uri()), registered.encoder)
-
-
-def test_it_loads_beside_a_package_pipeline_of_the_users(registered: Registered, database: MlflowClient, tmp_path: Path) -> None:
-    (tmp_path / "pipeline").mkdir()
-    (tmp_path / "pipeline" / "__init__.py").write_text("MINE = True\n", "utf-8")
-    code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport pipeline\n{USE}\nassert pipeline.MINE and sys.modules['pipeline'] is pipeline\n"
-    code += "assert not hasattr(pipeline, 'encoding')\n"
-    done = load_elsewhere(tmp_path, code.replace("print(", "line = (") + "print(line)\n", tracking_uri())
-    check_vectors(done, registered.encoder)
-
-
 def test_plain_files_come_down_without_running_code(registered: Registered, database: MlflowClient) -> None:
     folder = models.download(f"models:/{NAME}@{aliases.CHAMPION}")
     names = {entry["name"] for entry in registered.encoder.manifest["files"]} | {"manifest.json"}
@@ -145,12 +87,6 @@ def test_nothing_is_pickled(registered: Registered) -> None:
     assert "model.safetensors" in names
     package = next((registered.files / "code").iterdir())
     assert package.name.startswith("bert_encoder_")
-
-
-def test_the_signature_is_typed(registered: Registered) -> None:
-    model = (registered.files / "MLmodel").read_text("utf-8")
-    assert '"text": {"type": "string", "required":\n    true}' in model or '"text": {"type": "string", "required": true}' in model
-    assert "text_pair" in model
 
 
 def test_its_page_shows_the_sample_encodings(registered: Registered, database: MlflowClient) -> None:

@@ -111,13 +111,6 @@ def test_token_ids_that_are_none_are_refused(encoder: Encoder, ids: list, kinds:
         encoder.encode_input_ids(ids, kinds)
 
 
-def test_segments_and_the_order_of_a_pair_matter(either: Encoder) -> None:
-    row = either.tokenizer.encode("a he", "a")
-    assert row.type_ids == [0, 0, 0, 0, 1, 1]
-    assert not torch.allclose(either.encode("a crane", "he"), either.encode("he", "a crane"), atol=1e-3)
-    assert not torch.allclose(either.encode("a crane", "he")[0, :3], either.encode("a crane")[0, :3], atol=1e-4)
-
-
 def test_text_that_spells_a_special_token_is_text_in_pieces_too(pieces: Encoder) -> None:
     tokens = pieces.tokens("he [MASK] [CLS]", "[SEP] a")
     assert [tokens.count(token) for token in ("[CLS]", "[SEP]", "[MASK]")] == [1, 2, 0] and tokens[0] == "[CLS]"
