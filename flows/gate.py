@@ -74,7 +74,8 @@ def settle(candidate: Version, load: Callable[[Version], _M], against: Callable[
     if number == candidate.number:  # a kill came between its alias and its tag
         return _conclude(Decision(candidate, CHAMPION, tags.get(REASON, "it was made so by hand")))
     if number is None:
-        return _alone(candidate, against(None), f"{candidate.name} had no champion")
+        none = f"the first of {candidate.name}" if candidate.number == "1" else f"{candidate.name} had no champion"
+        return _alone(candidate, against(None), none)
     champion = Version(candidate.name, number, "")
     try:
         theirs = load(champion)

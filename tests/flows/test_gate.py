@@ -122,7 +122,7 @@ def tags(version: Version) -> dict[str, str]:
 def test_the_better_becomes_champion_and_the_worse_challenger(arena: Arena) -> None:
     first = arena.enter("bert-gate", "worse")
     assert first.alias == CHAMPION
-    assert first.reason.startswith("bert-gate had no champion; held-out loss ")
+    assert first.reason.startswith("the first of bert-gate; held-out loss ")
     second = arena.enter("bert-gate", "better")
     assert second.alias == CHAMPION
     assert second.comparison is not None
