@@ -166,12 +166,12 @@ def decide(candidate: Version, finetuned: Output, labelled: Output) -> str:
     """Make the version champion where it is at least as good as the present one on the same held-out rows, else challenger."""
     ours = finetuned.facts["held_out"]
 
-    def against(champion: Finetuned) -> Comparison:
+    def against(champion: Finetuned | None) -> Comparison:
         rows = read_labelled(store(), labelled, HELD_OUT)
-        theirs = evaluate(champion, rows)
+        theirs = evaluate(champion, rows) if champion else {}
         figure, value = deciding(ours)
-        both = {name: (ours[name], theirs[name]) for name in ours}
-        return Comparison(_FIGURES[figure], len(rows), 1 - value, 1 - theirs[figure], both)
+        both = {name: (ours[name], theirs.get(name)) for name in ours}
+        return Comparison(_FIGURES[figure], len(rows), 1 - value, 1 - theirs[figure] if theirs else None, both)
 
     with store().lease("gate", candidate.name):
         decision = gate.judge(candidate, lambda version: Finetuned.load(models.download(version.uri, models.FINETUNED)), against, 0.0)

@@ -18,10 +18,11 @@ from typing import Any
 
 import mlflow
 from matplotlib.figure import Figure
+from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 
 import pipeline
-from pipeline.errors import RegistryError
+from pipeline.errors import ModelGoneError, RegistryError, RegistryUnavailableError
 
 from .registry import Version, connect
 
@@ -147,10 +148,22 @@ def _importable(folder: str) -> Iterator[None]:
 def download(model_uri: str, kind: Kind = ENCODER) -> Path:
     """Fetch a version's folder as plain files; no code of the registry is run.
 
-    :raises RegistryError: there is no such model, or it is of another kind.
+    :raises ModelGoneError: there is no such model, its files are gone, or it is of another kind.
+    :raises RegistryUnavailableError: its files are there, as far as is known, and cannot be fetched now.
     """
-    with connect():
-        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / kind.name
+    try:
+        with connect():
+            folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / kind.name
+    except RegistryError as error:
+        if isinstance(error.__cause__, MlflowException) and error.__cause__.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise ModelGoneError(str(error)) from error
+        raise
+    except FileNotFoundError as error:
+        raise ModelGoneError(f"{model_uri}: {error}") from error
+    except OSError as error:  # of the network too
+        raise RegistryUnavailableError(
+            f"{model_uri}: its files cannot be fetched ({error}); check that what keeps them can be reached"
+        ) from error
     if not folder.is_dir():
-        raise RegistryError(f"{model_uri}: holds no {kind.name} folder; wanted one that this project registered")
+        raise ModelGoneError(f"{model_uri}: holds no {kind.name} folder; wanted one that this project registered")
     return folder

@@ -228,7 +228,7 @@ def pretrain_bert(
         steps: Optimizer steps; empty: as the preset says
         seed: Seed of pairs, masks, weights and order; empty: as the preset says
         model_name: Name in the registry; empty: bert-PRESET, with the corpus's name if it is not WikiText-2
-        vocabulary_from: Keep a vocabulary instead of making one: `previous`, the newest version's of another text, or models:/NAME/3
+        vocabulary_from: Keep a vocabulary instead of making one: `previous`, the newest sound version's of another text, or models:/NAME/3
         warm_start: Start from an encoder instead of random weights: `previous`, models:/NAME/3, or the folder of a BERT checkpoint
         sample_without_network: Train on the built-in sample where WikiText-2 cannot be reached and no model name is given
         corpus_settings: How the corpus's files are read, where that differs from the preset

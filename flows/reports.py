@@ -134,11 +134,12 @@ def show_samples(markdown: str) -> None:
 
 def show_decision(decision: Decision) -> None:
     """What the gate decided, with the numbers."""
-    lines = [f"`{decision.version.uri}` is **{decision.alias}**: {decision.reason}"]
+    lines = [plain(str(decision))]
     if compared := decision.comparison:
         figures = {compared.rule: (compared.candidate, compared.champion), **compared.details}
         lines += ["", "| | candidate | champion until now |", "|---|---:|---:|"]
-        lines += [f"| {name.replace('_', ' ')} | {candidate:.4f} | {champion:.4f} |" for name, (candidate, champion) in figures.items()]
+        for name, (candidate, champion) in figures.items():
+            lines.append(f"| {name.replace('_', ' ')} | {candidate:.4f} | {'none' if champion is None else f'{champion:.4f}'} |")
     create_markdown_artifact("\n".join(lines), key="gate", description="Whether the version became the champion")
 
 

@@ -2,7 +2,7 @@
 
 In: a model's name or a version's address. Out: versions with their tags. The decision that matters: the version before is
 the newest that was trained on another text, so that the same run, run again before another text is trained, finds the same
-one and thus itself.
+one and thus itself. One that was worse than the champion, or was rolled back, is nothing to build on.
 """
 
 import re
@@ -15,6 +15,7 @@ from pipeline.errors import RegistryError
 from pipeline.settings import TextSettings
 from pipeline.storage import Store
 
+from .aliases import CHALLENGER, DECISION, ROLLED_BACK
 from .registry import Version, connect
 
 PREVIOUS = "previous"
@@ -86,9 +87,15 @@ def find_earlier(name: str, corpus_key: str, vocabulary_from: str | None, warm_s
     def find(address: str | None) -> Version | None:
         if address != PREVIOUS:
             return at(address) if address else None
-        return next((version for version in newest_first(name) if version.tags.get("corpus_key") != corpus_key), None)
+        other = (version for version in newest_first(name) if version.tags.get("corpus_key") != corpus_key)
+        return next(filter(_is_sound, other), None)
 
     return Earlier(newest(name), find(vocabulary_from), find(warm_start))
+
+
+def _is_sound(version: Version) -> bool:
+    """Whether nothing speaks against a version; one that is not decided on yet is taken."""
+    return version.tags.get(DECISION) != CHALLENGER and ROLLED_BACK not in version.tags
 
 
 def trained_on(name: str, corpus_key: str) -> Version | None:

@@ -37,51 +37,55 @@ _WIKITEXT_UNKNOWN = "<unk>"  # a token of one vocabulary, five characters of ano
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two encoders on the same text; of both figures lower is better.
+    """Two encoders on the same text, or one alone; of both figures lower is better.
 
     :param rule: `LOSS` in nats, or `BITS`. :param examples: how many, or how many sentences.
-    :param details: figures that the two are made of, by name: (candidate, champion).
+    :param champion: None: there is none. :param details: figures that the two are made of, by name: (candidate, champion).
     """
 
     rule: str
     examples: int
     candidate: float
-    champion: float
-    details: Mapping[str, tuple[float, float]]
+    champion: float | None
+    details: Mapping[str, tuple[float, float | None]]
 
     def accepts(self, margin: float) -> bool:
         """Whether the candidate is better, or worse by no more than a share of the champion's figure."""
         if not math.isfinite(self.candidate):
             return False
-        return not math.isfinite(self.champion) or self.candidate <= self.champion * (1 + margin)
+        return self.champion is None or not math.isfinite(self.champion) or self.candidate <= self.champion * (1 + margin)
 
 
-def compare(store: Store, candidate: Encoder, champion: Encoder, corpus: Output, held_out: Output, preset: Preset) -> Comparison:
+def compare(store: Store, candidate: Encoder, champion: Encoder | None, corpus: Output, held_out: Output, preset: Preset) -> Comparison:
     """Evaluate both, on a GPU where there is one.
 
+    :param champion: None: the candidate is evaluated alone.
     :param corpus: that the candidate was trained on. :param held_out: its held-out shards.
     :raises DamagedOutputError: there is nothing held out to compare them on.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    encoders = {"candidate": candidate, "champion": champion}
+    encoders = {"candidate": candidate} | ({"champion": champion} if champion else {})
     for encoder in encoders.values():
         encoder.model.to(device)
     examples = _examples(store, held_out, preset.gate.examples)
+    if champion and not len(examples):
+        raise DamagedOutputError(f"{held_out.address}: no held-out example; wanted at least one to compare encoders on")
     longest = int(np.diff(examples.offsets).max(initial=0))
     room = min(encoder.model.encoder.shape.max_position_embeddings for encoder in encoders.values())
-    if candidate.table == champion.table and longest <= room:
+    if longest <= room and all(encoder.table == candidate.table for encoder in encoders.values()):
         count = min(len(examples), preset.gate.examples)
         figures = {name: _losses(encoder, examples, count, preset.shards, device) for name, encoder in encoders.items()}
         loss = {
             name: sum(values[part] for part in ("mlm_loss", "next_sentence_loss") if part in values) for name, values in figures.items()
         }
-        details = {part: (figures["candidate"][part], figures["champion"][part]) for part in figures["candidate"]}
-        return Comparison(LOSS, count, loss["candidate"], loss["champion"], details)
+        theirs = figures.get("champion", {})
+        details = {part: (value, theirs.get(part)) for part, value in figures["candidate"].items()}
+        return Comparison(LOSS, count, loss["candidate"], loss.get("champion"), details)
     sentences = list(fitting(list(encoders.values()), pick_sentences(corpus, preset.text, preset.gate.sentences)))
     if not sentences:
         raise DamagedOutputError(f"{corpus.address}: no held-out sentence that both encoders take; wanted at least one to compare them on")
     bits = {name: bits_per_character(encoder, sentences) for name, encoder in encoders.items()}
-    return Comparison(BITS, len(sentences), bits["candidate"], bits["champion"], {})
+    return Comparison(BITS, len(sentences), bits["candidate"], bits.get("champion"), {})
 
 
 def _examples(store: Store, held_out: Output, most: int) -> Examples:
@@ -92,8 +96,6 @@ def _examples(store: Store, held_out: Output, most: int) -> Examples:
         rows += len(parts[-1])
         if rows >= most:
             break
-    if not rows:
-        raise DamagedOutputError(f"{held_out.address}: no held-out example; wanted at least one to compare encoders on")
     return concatenate(parts)
 
 

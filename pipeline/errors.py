@@ -73,5 +73,9 @@ class RegistryError(PipelineError):
     """A model registry that refuses."""
 
 
+class ModelGoneError(RegistryError):
+    """A registered model whose files are gone, or that is of another kind."""
+
+
 class RegistryUnavailableError(RegistryError):
     """A model registry that cannot be reached for now."""

@@ -63,6 +63,17 @@ def test_the_version_before_is_the_newest_of_another_text(
     assert numbers(find_earlier(NAME, corpus, vocabulary_from, warm_start)) == wanted
 
 
+def test_nothing_builds_on_what_was_worse_or_rolled_back(client: MlflowClient) -> None:
+    name = "bert-judged"
+    client.create_registered_model(name)
+    judged: list[dict[str, str]] = [{}, {"gate.decision": "champion"}, {"gate.decision": "challenger"}, {"rolled_back": "yesterday"}]
+    for number, tags in enumerate(judged, 1):
+        client.create_model_version(name, "file:///nowhere", tags={"corpus_key": f"text-{number}"} | tags)
+    found = find_earlier(name, "another", "previous", "previous")
+    assert numbers(found) == ("4", "2", "2")
+    assert numbers(find_earlier(name, "text-2", "previous", None)) == ("4", "1", None), "one that is not decided on yet"
+
+
 def test_a_name_without_a_version_has_nothing_before(client: MlflowClient) -> None:
     assert find_earlier("bert-nobody", "a", "previous", "previous") == Earlier(None, None, None)
     assert versions.newest("bert-nobody") is None

@@ -160,6 +160,6 @@ def test_the_same_bytes_at_another_path_are_found_in_every_stage(changed: Watche
     looked = ("find earlier versions", "find encoder to start from", "prepare run")
     assert {states.pop(name) for name in looked} == {"Completed"}
     assert states == dict.fromkeys(
-        ("fetch corpus", "vocabulary", "shards of train", "shards of valid", "train", "export encoder", "register"), "Cached"
+        ("fetch corpus", "vocabulary", "shards of train", "shards of valid", "train", "export encoder", "register", "gate"), "Cached"
     )
     assert len(MlflowClient(changed.stack.mlflow).search_model_versions(f"name = '{NAME}'")) == 2
