@@ -218,12 +218,11 @@ def test_running_it_again_finds_all_of_it(finished: Stack, corpus: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path: path.stat().st_mtime_ns for path in finished.folder.glob("*/*/manifest.json")} == manifests
     assert len(MlflowClient(finished.mlflow).search_model_versions("name = 'bert-tiny-river-birds'")) == 1
-    again = next(
-        run for run in finished.ask("flow_runs/filter", {"sort": "START_TIME_DESC"}) if run["parameters"].get("corpus") == str(corpus)
-    )
-    shown = artifacts_of(finished, again)
+    newest_first = finished.ask("flow_runs/filter", {"sort": "START_TIME_DESC"})
+    shown = artifacts_of(finished, next(run for run in newest_first if run["parameters"].get("corpus") == str(corpus)))
     assert re.search(r"\| train \| [^|]* \| found \|", shown["report"]["data"])
     assert "data:image/png;base64," in shown["loss-curve"]["data"], "also of a training that was found"
+    assert shown.keys() >= {"shards-train", "shards-valid"}, "also of shards that were found"
 
 
 def test_the_database_serves_a_run_without_the_server(finished: Stack, tmp_path: Path) -> None:
