@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.samples import WORD, Samples
 from pipeline.settings import Preset, ShardSettings, TrainingSettings
 
-from .markdown import duration, plain, table
+from .markdown import bullets, duration, page, plain, table
 
 _ATTRIBUTION = "Creative Commons Attribution-ShareAlike 3.0, that of Wikipedia's articles, of which it is made"
 _LICENCES = {
@@ -58,7 +58,6 @@ def name_description(preset: Preset, corpus: str) -> str:
 def model_card(subject: Subject, name: str, number: str) -> str:
     """The card of a version."""
     sections = {
-        f"{name}, version {number}": _what(subject),
         "Use": _use(subject, f"models:/{name}/{number}"),
         "Figures": figures_markdown(subject.run, subject.preset.shards),
         "Data": _data(subject),
@@ -66,8 +65,7 @@ def model_card(subject: Subject, name: str, number: str) -> str:
         "Sample encodings": samples_markdown(subject.samples),
         "Limits": _limits(subject),
     }
-    first, *others = sections.items()
-    return "\n\n".join([f"# {first[0]}", first[1], *(part for title, text in others for part in (f"## {title}", text))])
+    return page(f"{name}, version {number}", _what(subject), sections)
 
 
 def _what(subject: Subject) -> str:
@@ -133,7 +131,7 @@ def _data(subject: Subject) -> str:
         ("examples to train on", f"{counts['rows']:,}"),
         ("vocabulary", f"{vocabulary.kind}, {subject.vocabulary_size:,} tokens"),
     ]
-    return _list(rows)
+    return bullets(rows)
 
 
 def _settings(subject: Subject) -> str:
@@ -150,11 +148,7 @@ def _settings(subject: Subject) -> str:
         ("matrix products", str(subject.recorded.get("precision", training.precision))),
         ("seeds of data, of training", f"{shards.seed}, {training.seed}"),
     ]
-    return f"{_list(rows)}\n\nAll settings, and the keys of all inputs, stand with the run that made this version."
-
-
-def _list(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"- {name}: {plain(value)}" for name, value in rows)
+    return f"{bullets(rows)}\n\nAll settings, and the keys of all inputs, stand with the run that made this version."
 
 
 def _schedule(training: TrainingSettings) -> str:

@@ -1,7 +1,7 @@
 """How two registered versions differ.
 
-In: two addresses. Out: lines: settings that differ, what they were made from, metrics, curves, and which held-out sentences
-each finds near the test sentences.
+In: two addresses, of encoders or of fine-tuned ones. Out: lines: settings that differ, what they were made from, metrics,
+curves, and, of encoders, which held-out sentences each finds near the test sentences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +25,17 @@ from . import models, pictures, versions
 from .registry import Version, connect
 
 _CURVES = {"train/mlm_loss_mean": "MLM, running mean", "held_out/mlm_loss": "MLM, held out"}
+_CURVES_OF_HEADS = {"train/loss": "loss", "held_out/accuracy": "accuracy, held out", "held_out/f1": "F1, held out"}
 _STEPS = 8  # of a curve that are shown
 _SENTENCES = 1_000  # held-out ones, among which neighbours are looked for
 _NEIGHBOURS = 3
 _MADE_FROM = ("corpus", "corpus_key", "vocabulary_key", "encoder_key", "code_commit")
+_HEADS_MADE_FROM = ("encoder_version", "encoder_key", "labelled_key", "random_encoder")
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two. :param curves: value by step, by metric."""
+    """One of the two. :param curves: value by step, by metric; empty where there is none."""
 
     version: Version
     run: Run
@@ -43,36 +45,65 @@ class _Side:
     def tags(self) -> dict[str, str]:
         return {**self.run.data.tags, **self.version.tags}
 
+    @property
+    def has_head(self) -> bool:
+        return models.FINETUNED.key_tag in self.version.tags
+
 
 def lines_of(store: Store, one: str, other: str, folder: Path | None) -> Iterator[str]:
     """Lines that tell two versions apart.
 
     :param folder: where a picture of both curves goes; None: nowhere.
-    :raises RegistryError: there is no such version.
+    :raises RegistryError: there is no such version. :raises SettingsError: they are not of a kind.
     """
     sides = [_side(one), _side(other)]
+    if sides[0].has_head != sides[1].has_head:
+        kinds = (f"{side.version.uri}, {'fine-tuned' if side.has_head else 'an encoder'}" for side in sides)
+        raise SettingsError(f"compare: got {' and '.join(kinds)}; wanted two encoders, or two that are fine-tuned")
     yield _row("", *(side.version.uri for side in sides))
     yield from _told("settings that differ", _different([side.run.data.params for side in sides]))
-    yield from _told("made from", [(name, [side.tags.get(name, "") for side in sides]) for name in _MADE_FROM])
+    yield from (_of_heads if sides[0].has_head else _of_encoders)(store, sides, folder)
+
+
+def _of_heads(store: Store, sides: Sequence[_Side], folder: Path | None) -> Iterator[str]:
+    yield from _made_from(sides, _HEADS_MADE_FROM)
+    yield from _figures(sides, "labelled_key", "labelled data", _CURVES_OF_HEADS, folder)
+
+
+def _of_encoders(store: Store, sides: Sequence[_Side], folder: Path | None) -> Iterator[str]:
+    yield from _made_from(sides, _MADE_FROM)
     encoders = [Encoder.load(models.download(side.version.uri)) for side in sides]
     yield from (f"  {line}" for line in (_corpora(store, sides), _vocabularies(encoders)))
-    same_text = len({side.tags.get("valid_shards_key") for side in sides}) == 1
-    yield from _told("metrics" if same_text else "metrics, each on its own held-out shards", _metrics(sides))
-    for metric, title in _CURVES.items():
+    yield from _figures(sides, "valid_shards_key", "held-out shards", _CURVES, folder)
+    yield from _neighbours(store, sides, encoders)
+
+
+def _made_from(sides: Sequence[_Side], names: Sequence[str]) -> Iterator[str]:
+    return _told("made from", [(name, [side.tags.get(name, "") for side in sides]) for name in names])
+
+
+def _figures(sides: Sequence[_Side], key: str, what: str, titles: Mapping[str, str], folder: Path | None) -> Iterator[str]:
+    """Held-out figures and curves.
+
+    :param key: the tag of what is held out. :param what: how that is called. :param titles: of curves, by metric.
+    """
+    same = len({side.tags.get(key) for side in sides}) == 1
+    yield from _told("metrics" if same else f"metrics, each on its own {what}", _metrics(sides))
+    drawn = {metric: title for metric, title in titles.items() if any(side.curves[metric] for side in sides)}
+    for metric, title in drawn.items():
         yield from _told(title, _curve([side.curves[metric] for side in sides]))
-    if folder:
+    if folder and drawn:
         path = folder / "curves.png"
-        figure = pictures.both_curves({side.version.uri: side.curves for side in sides}, _CURVES)
+        figure = pictures.both_curves({side.version.uri: side.curves for side in sides}, drawn)
         figure.savefig(path, dpi=pictures.DPI)
         yield f"\npicture  {path}"
-    yield from _neighbours(store, sides, encoders)
 
 
 def _side(address: str) -> _Side:
     version = versions.at(address)
     with connect() as client:
-        run = client.get_run(version.run_id)
-        curves = {name: {entry.step: entry.value for entry in client.get_metric_history(version.run_id, name)} for name in _CURVES}
+        run, names = client.get_run(version.run_id), [*_CURVES, *_CURVES_OF_HEADS]
+        curves = {name: {entry.step: entry.value for entry in client.get_metric_history(version.run_id, name)} for name in names}
     return _Side(version, run, curves)
 
 
@@ -104,9 +135,7 @@ def _number(value: float | None) -> str:
 
 def _curve(curves: Sequence[Mapping[int, float]]) -> list[tuple[str, list[str]]]:
     steps = sorted({step for curve in curves for step in curve})
-    shown = (
-        [steps[place] for place in np.unique(np.linspace(0, len(steps) - 1, min(_STEPS, len(steps))).round().astype(int))] if steps else []
-    )
+    shown = [steps[place] for place in np.unique(np.linspace(0, len(steps) - 1, min(_STEPS, len(steps))).round().astype(int))]
     return [(f"step {step}", [_number(curve.get(step)) for curve in curves]) for step in shown]
 
 

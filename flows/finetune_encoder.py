@@ -20,6 +20,7 @@ from pipeline.errors import RegistryError, SettingsError
 from pipeline.export import STAGE as ENCODER
 from pipeline.finetuning.evaluation import deciding, evaluate
 from pipeline.finetuning.labelled import HELD_OUT, TRAIN, Columns, publish_labelled, read_labelled
+from pipeline.finetuning.loop import checkpoints
 from pipeline.finetuning.prediction import Finetuned
 from pipeline.finetuning.run import FACTS, METRICS, FinetuningRun
 from pipeline.finetuning.settings import PAIR_CLASSIFICATION, QUESTION_ANSWERING, FinetuningOverrides, FinetuningSettings
@@ -28,7 +29,7 @@ from pipeline.storage import Output
 from pipeline.training.run import read_metrics
 
 from . import gate, launch, logs, models, registry, reports, versions
-from .finetuned_card import card
+from .finetuned_card import finetuned_card, name_description
 from .metrics import Curve, send_gently
 from .names import PATTERN, finetuned_name
 from .places import artifacts, store
@@ -104,7 +105,9 @@ def tune(run: FinetuningRun, params: dict[str, Any], tags: dict[str, str], name:
         run_id = registry.start_run(name, params, tags, [(split, run.labelled, run.inputs["labelled"]) for split in (TRAIN, HELD_OUT)])
         try:
             with launch.alone_on(launch.visible_gpus(run.settings.device), run.key, say):
-                launch.launch(command, Path(run.work), say, _watcher(run_id, run.task), launch.environment())
+                launch.launch(
+                    command, Path(run.work), say, _watcher(run_id, run.task), launch.environment(), takes_memory="finetuning.batch_size"
+                )
         except BaseException as error:
             with suppress(RegistryError):  # what ended the training is the error to show
                 registry.end_run(run_id, error)
@@ -114,6 +117,7 @@ def tune(run: FinetuningRun, params: dict[str, Any], tags: dict[str, str], name:
         return dict(json.loads((Path(run.work) / FACTS).read_text("utf-8")))
 
     output = store().make(run.recipe, build, recorded={"settings": run.settings.as_dict()}, verify=True)
+    checkpoints(run).delete_after(-1)
     return ended(output, output)
 
 
@@ -131,29 +135,35 @@ def _watcher(run_id: str, task: str) -> launch.OnMetrics:
 @stage("register", asks_registry=True)
 def register(name: str, finetuned: Output, labelled: Output, start: Start, params: dict[str, Any], tags: dict[str, str]) -> Version:
     """Register the model with its card, or find the version that holds it."""
-    markdown = card(name, finetuned, labelled, start.shown)
-    reports.show_card(markdown)
+    task = finetuned.facts["task"]
+
+    def card(made: Version) -> str:
+        return finetuned_card(made, finetuned, labelled, start.shown)
+
     with store().local(finetuned) as folder, store().lease("version", f"{name}-{finetuned.key}"):
-        if version := models.find_version(name, finetuned.key, models.FINETUNED):
-            models.complete(version, markdown)
-            reports.show_version(version.uri, version.page)
-            return found(f"{version.uri}: found, nothing to do", version)
-        run_id = registry.find_run(finetuned.key) or registry.start_run(name, params, tags)  # where another registry was in use
-        Curve(run_id, _always(finetuned.facts["task"])).send(read_metrics(finetuned))
-        figures = {f"held_out_{figure}": f"{value:.6f}" for figure, value in finetuned.facts["held_out"].items()}
-        version = models.register(
-            name,
-            run_id,
-            Path(folder),
-            tags=tags | figures | {"finetuned_key": finetuned.key},
-            description=markdown,
-            tables={},
-            figures={},
-            kind=models.FINETUNED,
-        )
-        registry.end_run(run_id)
+        version = models.find_version(name, finetuned.key, models.FINETUNED)
+        known = version is not None
+        if version is not None:
+            models.complete(version, card(version))
+        else:
+            run_id = registry.find_run(finetuned.key) or registry.start_run(name, params, tags)  # where another registry was in use
+            Curve(run_id, _always(task)).send(read_metrics(finetuned))
+            figures = {f"held_out_{figure}": f"{value:.6f}" for figure, value in finetuned.facts["held_out"].items()}
+            version = models.register(
+                name,
+                run_id,
+                Path(folder),
+                tags=tags | figures | {"finetuned_key": finetuned.key},
+                description=card,
+                tables={},
+                figures={},
+                kind=models.FINETUNED,
+            )
+            registry.end_run(run_id)
+        models.describe_name(name, name_description(task, start.shown))
+    reports.show_card(card(version))
     reports.show_version(version.uri, version.page)
-    return version
+    return found(f"{version.uri}: found, nothing to do", version) if known else version
 
 
 def _always(task: str) -> dict[str, str]:

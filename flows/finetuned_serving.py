@@ -2,13 +2,15 @@
 
 In: texts or pairs; of question answering a question and its context. Out: a class with the probability of each, or an answer
 and where it stands. The decision that matters: the prediction code travels with the model under a package name of its own
-(`model_config["package"]`), as an encoder's does, and nothing is pickled.
+(`model_config["package"]`), as an encoder's does, and nothing is pickled; what is wrong with an input is
+MLflow's INVALID_PARAMETER_VALUE, which its server answers as status 400.
 """
 
 import importlib
 from typing import Any
 
 import pydantic
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel
 
@@ -25,11 +27,13 @@ class Input(pydantic.BaseModel):
         """The first and second text that the model takes.
 
         :param answers: whether it is a model of question answering.
+        :raises MlflowException: they are not what it takes.
         """
         wanted, others = ((self.question, self.context), (self.text, self.text_pair))[:: 1 if answers else -1]
         if wanted[0] is None or any(value is not None for value in others):
             names = "question and context" if answers else "text, of a pair with text_pair"
-            raise ValueError(f"input {number}: got {self.model_dump(exclude_none=True)!r:.120}, wanted {names}")
+            got = f"input {number}: got {self.model_dump(exclude_none=True)!r:.120}"
+            raise MlflowException.invalid_parameter_value(f"{got}, wanted {names}")
         return wanted[0], wanted[1]
 
 
@@ -49,17 +53,22 @@ class FinetunedModel(PythonModel):  # type: ignore[misc]
 
     def load_context(self, context: Any) -> None:
         """Load it, on the CPU."""
-        prediction = importlib.import_module(f"{context.model_config['package']}.finetuning.prediction")
-        self.model = prediction.Finetuned.load(context.artifacts["finetuned"])
+        package = context.model_config["package"]
+        self.model = importlib.import_module(f"{package}.finetuning.prediction").Finetuned.load(context.artifacts["finetuned"])
+        self.refusal = importlib.import_module(f"{package}.errors").PipelineError
 
     def predict(self, context: Any, model_input: list[Input], params: dict[str, Any] | None = None) -> list[Output]:
         """Predict.
 
         :returns: for each input the fields of `Output` that its task has, as a dictionary, which MLflow's server can write as JSON.
+        :raises MlflowException: an input is empty, or is not what the task takes.
         """
         answers = not self.model.head.labels
         inputs = [entry.texts(number, answers=answers) for number, entry in enumerate(model_input)]
-        return list(self.model.predict(inputs))
+        try:
+            return list(self.model.predict(inputs))
+        except self.refusal as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from error
 
 
 set_model(FinetunedModel())

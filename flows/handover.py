@@ -64,7 +64,7 @@ def is_wanted(deployment: str) -> bool:
 def find_trained(run: RunSettings) -> Output | None:
     """The run, where it is published and whole."""
     if trained := store().whole(STAGE, run.key):
-        Checkpoints(run).delete_after(-1)  # a kill may have left some
+        Checkpoints.of(run).delete_after(-1)  # a kill may have left some
     return trained
 
 
@@ -75,7 +75,7 @@ def train_elsewhere(run: RunSettings, params: Mapping[str, Any], tags: Mapping[s
     :raises TrainingError: it failed, was cancelled, or crashed again and again without a new checkpoint.
     """
     parameters = {"plan": publish_plan(store(), run).key, "model_name": model_name, "params": _texts(params), "tags": _texts(tags)}
-    crashes, checkpoints = 0, Checkpoints(run)
+    crashes, checkpoints = 0, Checkpoints.of(run)
     for attempt in count(1):
         step = checkpoints.newest()
         child = _run_once(run.training.deployment, parameters, attempt)

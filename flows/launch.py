@@ -107,10 +107,16 @@ def environment() -> dict[str, str]:
 
 
 def launch(
-    command: Sequence[str], work: Path, on_line: OnLine, on_metrics: OnMetrics, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    work: Path,
+    on_line: OnLine,
+    on_metrics: OnMetrics,
+    environment: Mapping[str, str] | None = None,
+    takes_memory: str = "training.micro_batch_size",
 ) -> None:
     """Run a command to its end; its lines go to one callback, its `metrics.jsonl` to the other.
 
+    :param takes_memory: the setting that a kill for want of memory is put down to.
     :raises TrainingError: it failed.
     """
     metrics, errors = Follower(work / METRICS), deque[str](maxlen=_LAST_WORDS)
@@ -131,7 +137,7 @@ def launch(
                 next_read = time.monotonic() + POLL_SECONDS
         metrics.pass_on(on_metrics)
     if child.returncode:
-        raise TrainingError(said or _last_words(child.returncode, errors, work / OUTPUT))
+        raise TrainingError(said or _last_words(child.returncode, errors, work / OUTPUT, takes_memory))
 
 
 @contextmanager
@@ -184,10 +190,10 @@ def _lines(child: "subprocess.Popen[bytes]") -> Iterator[tuple[bool, str]]:
             ended = True
 
 
-def _last_words(status: int, errors: Sequence[str], output: Path) -> str:
+def _last_words(status: int, errors: Sequence[str], output: Path, takes_memory: str) -> str:
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
     if status == -signal.SIGKILL:
-        how += ", as the kernel does where memory runs out; lower training.micro_batch_size"
+        how += f", as the kernel does where memory runs out; lower {takes_memory}"
     words = f"; its last words: {' / '.join(errors)}" if errors else ""
     return f"training {how}{words}; everything it said is in {output}"
 

@@ -6,7 +6,7 @@ nothing else to show it.
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -28,6 +28,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
     """
     rule = ("---:" if number in right else "---" for number in range(len(columns)))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, tuple(rule), *rows))
+
+
+def bullets(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values, a line each."""
+    return "\n".join(f"- {name}: {plain(value)}" for name, value in rows)
+
+
+def page(title: str, what: str, sections: Mapping[str, str]) -> str:
+    """A page: its title, a paragraph, then sections by their headings."""
+    return "\n\n".join([f"# {title}", what, *(part for heading, text in sections.items() for part in (f"## {heading}", text))])
 
 
 def picture(figure: Figure, name: str) -> str:

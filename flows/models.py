@@ -67,14 +67,14 @@ def register(
     source: Path,
     *,
     tags: Mapping[str, str],
-    description: str | Callable[[Version], str],
+    description: Callable[[Version], str],
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
     figures: Mapping[str, Figure],
     kind: Kind = ENCODER,
 ) -> Version:
     """Log a folder with its tables and pictures, and register it.
 
-    :param description: of the version; one that names it is made once its number is known.
+    :param description: of the version, made once its number is known.
     :param tags: of the version; the kind's `key_tag` among them finds it again.
     :param tables: columns of tables of the run, by their files' names. :param figures: pictures of the run, by theirs.
     """
@@ -99,7 +99,7 @@ def register(
         disable_logging()  # log_model turned it on again
         made = mlflow.register_model(model.model_uri, name, tags=dict(tags))
     version = Version(name, str(made.version), run_id, dict(tags))
-    complete(version, description if isinstance(description, str) else description(version))
+    complete(version, description(version))
     return version
 
 

@@ -83,7 +83,7 @@ def both_curves(curves: Mapping[str, Mapping[str, Mapping[int, float]]], titles:
     for axes, (metric, title) in zip(figure.subplots(1, len(titles), squeeze=False)[0], titles.items(), strict=True):
         for name, found in curves.items():
             axes.plot(list(found[metric]), list(found[metric].values()), "o-" if len(found[metric]) < 20 else "-", label=name)
-        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
+        axes.set(title=title, xlabel="step", ylabel="cross-entropy (nats)" if "loss" in metric else "")
         axes.grid(alpha=0.3)
         axes.legend()
     return figure

@@ -29,7 +29,7 @@ def train(run: RunSettings, params: dict[str, Any], tags: dict[str, str], name: 
     """Train in a child process, with live metrics; a run that is finished is found."""
     with store().lease(STAGE, run.key) as lease:
         if known := store().reuse(STAGE, run.key):
-            Checkpoints(run).delete_after(-1)  # a kill may have left some
+            Checkpoints.of(run).delete_after(-1)  # a kill may have left some
             reports.show_loss_curve(pictures.loss_curve(read_metrics(known)))
             return ended(known, known)
         datasets = [(split, f"shards/{run.inputs[split]}", run.inputs[split]) for split in ("train", "valid")]

@@ -151,7 +151,11 @@ def _parquet(file: BinaryIO, address: str, columns: list[str]) -> Iterator[pa.Re
 def _strings(values: pa.Array, address: str, column: str) -> pa.Array:
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise TableError(f"{address}: column `{column}` is {values.type}, wanted strings, numbers or booleans")
-    return pc.cast(values, pa.string())
+    text = pc.cast(values, pa.string())
+    if not pa.types.is_floating(values.type):
+        return text
+    whole = pc.match_substring_regex(text, r"^-?\d+$")  # of 1.0 Arrow writes 1
+    return pc.if_else(whole, pc.binary_join_element_wise(text, "0", "."), text)
 
 
 def _lacks(where: str, columns: Sequence[str], there: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def _report(result: dict[str, Any]) -> None:
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in facts["held_out"].items())
     print(f"\ndata           {facts['task']}: {facts['rows']['train']:,} rows to train on, {facts['rows']['held_out']:,} held out{classes}")
     print(f"training       {facts['steps']} steps on {facts['device']}, {facts['seconds']:.0f} s")
-    print(f"held out       {figures}{''.join(f' ({name}: {value})' for name, value in baseline(data).items())}")
+    print(f"held out       {figures}{f' ({beside})' if (beside := baseline(data)) else ''}")
     print(f"model          {result['version']} in {without_credentials(tracking_uri())}")
     print(f"gate           {result['gate']}")
     texts = "'QUESTION' 'CONTEXT'" if facts["task"] == QUESTION_ANSWERING else "'TEXT' 'TEXT'" if facts["task"] == TASKS[1] else "'TEXT'"

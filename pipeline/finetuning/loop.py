@@ -2,7 +2,7 @@
 
 In: a run, and a local folder to write to. Out: in that folder an encoder with its head; live metrics and facts in the work
 folder. The decision that matters: order and dropout of a step come from (seed, step) alone, so that one seed gives one model
-on a CPU; a run that was killed begins again, since it takes minutes.
+on a CPU, and a run that was killed goes on from its last checkpoint to the same one.
 """
 
 import json
@@ -10,13 +10,14 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..encoder_format import CONFIG, TOKENIZER_CONFIG, WEIGHTS
@@ -24,9 +25,12 @@ from ..errors import NonFiniteError, TrainingError
 from ..storage import Output, Store, open_output, verify_digests
 from ..tensors import save_tensors
 from ..tokens import TOKENIZER
+from ..training.checkpoint import Checkpoints, restore, training_state
+from ..training.distributed import World
 from ..training.loop import derived_seed
 from ..training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from ..training.precision import autocast, chosen_precision
+from ..training.replicas import Replicas
 from .evaluation import evaluate
 from .examples import Example, Labelled, Question
 from .features import Row
@@ -38,6 +42,7 @@ from .settings import FinetuningSettings
 from .start import start_model
 
 LOG_EVERY = 10  # steps between writes of metrics, for which the device is waited for
+_KEPT = 2  # checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ def finetune(run: FinetuningRun, folder: Path) -> None:
         tokenizer, table = open_tokenizer(source)
         finetuned = Finetuned(model.to(device), head, tokenizer, table, device)
         with (Path(run.work) / METRICS).open("w", encoding="utf-8") as file:
-            steps = _Loop(finetuned, settings, _targets(finetuned, train), held_out, file).take_all()
+            steps = _Loop(finetuned, settings, _targets(finetuned, train), held_out, file, checkpoints(run)).take_all()
         save_tensors(folder / WEIGHTS, named_weights(model.state_dict(), shape))
         config = config_with_head(shape, table, head, settings.dropout)
         (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", "utf-8")
@@ -88,6 +93,11 @@ def finetune(run: FinetuningRun, folder: Path) -> None:
     }
     (Path(run.work) / FACTS).write_text(json.dumps(facts, indent=1), "utf-8")
     logger.info("held out: %s", _shown(figures))
+
+
+def checkpoints(run: FinetuningRun) -> Checkpoints:
+    """Those of a fine-tuning; whoever publishes what it wrote deletes them."""
+    return Checkpoints(run.store, run.key, _KEPT)
 
 
 def _head(run: FinetuningRun, labelled: Output) -> Head:
@@ -132,36 +142,73 @@ class _Loop:
     """Model, optimizer and targets."""
 
     def __init__(
-        self, model: Finetuned, settings: FinetuningSettings, targets: Sequence[Target], held_out: Sequence[Example], file: TextIO
+        self,
+        model: Finetuned,
+        settings: FinetuningSettings,
+        targets: Sequence[Target],
+        held_out: Sequence[Example],
+        file: TextIO,
+        checkpoints: Checkpoints,
     ) -> None:
-        self.model, self.settings, self.targets, self.held_out, self.file = model, settings, targets, held_out, file
+        self.model, self.settings, self.targets, self.held_out = model, settings, targets, held_out
+        self.file, self.checkpoints = file, checkpoints
         self.training = settings.training(len(targets))
         if settings.freeze_encoder:
             model.model.encoder.requires_grad_(False)
         self.learning = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model.model, self.training)
+        self.shared = Replicas(model.model, World(0, 1, model.device))
         self.precision = chosen_precision(settings.precision, model.device)
         self.waiting: list[tuple[int, Tensor, Tensor, float]] = []
 
     def take_all(self) -> int:
-        """Go through all epochs. Returns the steps."""
-        steps, step = self.training.steps, 0
+        """Go through all epochs, from a checkpoint where there is one. Returns the steps."""
+        steps, of_epoch = self.training.steps, self.training.steps // self.settings.epochs
         logger.info("fine-tuning on %s rows, %d steps on %s, %s", f"{len(self.targets):,}", steps, self.model.device.type, self.precision)
-        for epoch in range(self.settings.epochs):
-            order = np.random.default_rng(derived_seed(self.settings.seed, "order", epoch)).permutation(len(self.targets))
-            for start in range(0, len(order), self.settings.batch_size):
-                step += 1
-                rows = [self.targets[number] for number in order[start : start + self.settings.batch_size]]
-                self._take(step, sorted(rows, key=lambda target: len(target.row.input_ids)))
-                if step % LOG_EVERY == 0 or step == steps:
-                    self._write()
-            figures = evaluate(self.model, self.held_out)
-            self._row("held_out", step, figures)
-            logger.info("epoch %d of %d, step %d of %d: held out %s", epoch + 1, self.settings.epochs, step, steps, _shown(figures))
+        step, saved_at = self._go_on(), time.monotonic()
+        order: NDArray[np.int64] | None = None
+        while step < steps:
+            epoch, place = divmod(step, of_epoch)
+            if order is None or place == 0:
+                order = np.random.default_rng(derived_seed(self.settings.seed, "order", epoch)).permutation(len(self.targets))
+            step += 1
+            self._take(step, order[place * self.settings.batch_size :][: self.settings.batch_size])
+            if step % LOG_EVERY == 0 or step == steps:
+                self._write()
+            if place + 1 == of_epoch:
+                figures = evaluate(self.model, self.held_out)
+                self._write()
+                self._row("held_out", step, figures)
+                logger.info("epoch %d of %d, step %d of %d: held out %s", epoch + 1, self.settings.epochs, step, steps, _shown(figures))
+            if step < steps and self._checkpoint_is_due(step, saved_at):
+                self._save(step)
+                saved_at = time.monotonic()
         return step
 
-    def _take(self, step: int, targets: Sequence[Target]) -> None:
-        """One update."""
+    def _go_on(self) -> int:
+        """Restore the newest checkpoint. Returns its step."""
+        step, lines, state = self.checkpoints.load()
+        self.checkpoints.delete_after(step)  # what was passed over
+        if step:
+            restore(state, self.shared, self.optimizer)
+            logger.info("going on from the checkpoint of step %d", step)
+        for line in lines:
+            self.file.write(f"{line}\n")
+        self.file.flush()
+        return step
+
+    def _checkpoint_is_due(self, step: int, saved_at: float) -> bool:
+        steps, seconds = self.settings.checkpoint_every_steps, self.settings.checkpoint_every_seconds
+        return bool(steps and step % steps == 0) or bool(seconds and time.monotonic() - saved_at >= seconds)
+
+    def _save(self, step: int) -> None:
+        self._write()
+        state = training_state(self.shared, self.optimizer)
+        self.checkpoints.save(step, state, Path(self.file.name).read_text("utf-8"))
+
+    def _take(self, step: int, numbers: Iterable[int]) -> None:
+        """One update. :param numbers: of its rows."""
+        targets = sorted((self.targets[number] for number in numbers), key=lambda target: len(target.row.input_ids))
         model, device = self.model.model, self.model.device
         torch.manual_seed(derived_seed(self.settings.seed, "dropout", step))
         model.train()

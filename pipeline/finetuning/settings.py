@@ -20,7 +20,9 @@ class FinetuningSettings(Settings):
     """How a head is trained together with its encoder."""
 
     section: ClassVar[str] = "finetuning"
-    not_in_key: ClassVar[frozenset[str]] = frozenset({"held_out_share", "device"})  # the data's digest tells what was kept out
+    not_in_key: ClassVar[frozenset[str]] = frozenset(
+        {"held_out_share", "device", "checkpoint_every_steps", "checkpoint_every_seconds"}  # the data's digest tells what was kept out
+    )
     epochs: int = setting("times that all training rows are gone through", 3, ge=1, le=10_000)
     batch_size: int = setting("rows a step; of question answering, windows", 32, ge=1, le=1_000_000)
     learning_rate: float = setting("peak learning rate; 5e-5 suits base, small encoders want more, such as 3e-4", 5e-5, gt=0)
@@ -33,6 +35,8 @@ class FinetuningSettings(Settings):
     doc_stride: int = setting("of question answering: tokens by which neighbouring windows overlap; at most half of a row", 32, ge=0)
     max_answer_length: int = setting("of question answering: most tokens of an answer that is given", 30, ge=1, le=65_536)
     held_out_share: float = setting("share of the rows, by digest, that is held out where no held-out data is given", 0.1, gt=0, lt=1)
+    checkpoint_every_steps: int = setting("steps between checkpoints; 0: by seconds alone", 0, ge=0, le=1_000_000_000)
+    checkpoint_every_seconds: float = setting("seconds between checkpoints; 0: by steps alone", 60.0, ge=0)
     seed: int = setting("seed of the head's weights, of order and dropout; of a random encoder too", 0, ge=0, lt=2**32)
     device: str = setting("auto (a GPU where there is one), cpu or cuda", "auto", pattern="^(auto|cpu|cuda)$")
     precision: str = setting(

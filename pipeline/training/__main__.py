@@ -99,7 +99,7 @@ def _train(run: RunSettings) -> None:
             train(run, world, lease)
         elif world.writes:
             print(f"{store.address(STAGE, run.key)}: found, nothing to do")
-            Checkpoints(run).delete_after(-1)  # a kill may have left some
+            Checkpoints.of(run).delete_after(-1)  # a kill may have left some
 
 
 def _tell(error: PipelineError | OSError, place: Path | None) -> None:

@@ -1,11 +1,14 @@
 """Checkpoints: weights and optimizer, with the metrics up to their step.
 
-In: a training state. Out: `<store>/checkpoints/<run key>/step-…`, each a published folder. The decision that matters:
-a checkpoint is whole or absent, an older one goes only after a newer one is published, and a damaged one is passed
-over for the one before it. Its tensors are whole too, so that any number of ranks goes on from it, however they share.
+In: a training state, of pretraining or fine-tuning. Out: `<store>/checkpoints/<run key>/step-…`, each a published folder.
+The decision that matters: a checkpoint is whole or absent, an older one goes only after a newer one is published, and a
+damaged one is passed over for the one before it. Its tensors are whole too, so that any number of ranks goes on from it,
+however they share.
 """
 
 import logging
+from collections.abc import Mapping
+from typing import Self
 
 import torch
 from safetensors.torch import load_file
@@ -25,12 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of a run."""
+    """The checkpoints of a run.
 
-    def __init__(self, run: RunSettings) -> None:
-        self._run = run
-        self._store = Store(run.store)
-        self._root = self._store.address(STAGE, run.key)
+    :param store: its root. :param key: the run's. :param keep: how many of the newest are kept.
+    """
+
+    def __init__(self, store: str, key: str, keep: int) -> None:
+        self._store, self._key, self._keep = Store(store), key, keep
+        self._root = self._store.address(STAGE, key)
+
+    @classmethod
+    def of(cls, run: RunSettings) -> Self:
+        """Those of a pretraining."""
+        return cls(run.store, run.key, run.training.keep_checkpoints)
 
     def save(self, step: int, state: dict[str, Tensor], metrics: str) -> None:
         """Publish the state after a step, then delete all but the newest few."""
@@ -38,14 +48,14 @@ class Checkpoints:
         with self._store.staging() as folder:
             save_tensors(folder / STATE, state)
             (folder / METRICS).write_text(metrics, "utf-8")
-            self._store.publish_at(address, folder, {"stage": STAGE, "key": self._run.key, "step": step, "facts": {}})
-        for old in self._names()[: -self._run.training.keep_checkpoints]:
+            self._store.publish_at(address, folder, {"stage": STAGE, "key": self._key, "step": step, "facts": {}})
+        for old in self._names()[: -self._keep]:
             self._store.delete(f"{self._root}/{old}")
 
-    def load(self, shared: Replicas, optimizer: torch.optim.Optimizer) -> tuple[int, list[str]]:
-        """Restore the newest checkpoint that is whole.
+    def load(self) -> tuple[int, list[str], dict[str, Tensor]]:
+        """Read the newest checkpoint that is whole.
 
-        :returns: its step and the lines of its metrics; (0, []) where there is none.
+        :returns: its step, the lines of its metrics and its state; (0, [], {}) where there is none.
         """
         for name in reversed(self._names()):
             try:
@@ -57,14 +67,13 @@ class Checkpoints:
                 logger.warning("checkpoint %s is passed over: %s", name, error)
                 continue
             with self._store.local(output) as folder:
-                _restore(load_file(folder / STATE), shared, optimizer)
                 lines = (folder / METRICS).read_text("utf-8").splitlines()
-            return int(output.manifest["step"]), lines
-        return 0, []
+                return int(output.manifest["step"]), lines, load_file(folder / STATE)
+        return 0, [], {}
 
     def newest(self) -> int:
         """The step of the newest that was published; 0 where there is none."""
-        whole = (name for name in reversed(self._names()) if self._store.whole(STAGE, f"{self._run.key}/{name}"))
+        whole = (name for name in reversed(self._names()) if self._store.whole(STAGE, f"{self._key}/{name}"))
         return int(next(whole, "step-0").removeprefix("step-"))
 
     def delete_after(self, step: int) -> None:
@@ -87,7 +96,9 @@ def training_state(shared: Replicas, optimizer: torch.optim.Optimizer) -> dict[s
     return shared.gather(state)
 
 
-def _restore(state: dict[str, Tensor], shared: Replicas, optimizer: torch.optim.Optimizer) -> None:
+def restore(state: Mapping[str, Tensor], shared: Replicas, optimizer: torch.optim.Optimizer) -> None:
+    """Give model and optimizer back what `training_state` took; all ranks call this."""
+
     def of(owner: str) -> dict[str, Tensor]:
         return {name.removeprefix(owner): value for name, value in state.items() if name.startswith(owner)}
 

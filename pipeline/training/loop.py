@@ -27,7 +27,7 @@ from ..settings import TrainingSettings
 from ..storage import Output, Store, open_output, verify_digests
 from ..tensors import save_tensors
 from .batches import BatchLoader, Rows
-from .checkpoint import Checkpoints, training_state
+from .checkpoint import Checkpoints, restore, training_state
 from .distributed import World
 from .evaluate import evaluate
 from .metrics import LOSSES, Metrics, held_out_line, progress_line
@@ -61,15 +61,17 @@ class Trainer:
         self.model = BertForPretraining(run.shape).to(world.device)
         self.shared = share(self.model, world, run.training.data_parallel)
         self.optimizer = world.together(lambda: make_optimizer(self.model, run.training))
-        self.checkpoints = Checkpoints(run)
+        self.checkpoints = Checkpoints.of(run)
         self.step, lines = world.together(self._start)
         self._agree()
         self.metrics = world.together(lambda: self._go_on(lines) if world.writes else None)
 
     def _start(self) -> tuple[int, list[str]]:
         """Load the weights to start from. Returns their step, and the lines of its metrics."""
-        step, lines = self.checkpoints.load(self.shared, self.optimizer)
-        if self.run.encoder and not step:
+        step, lines, state = self.checkpoints.load()
+        if step:
+            restore(state, self.shared, self.optimizer)
+        elif self.run.encoder:
             self.shared.load(_encoder_weights(self.run, self.model.state_dict()))
         return step, lines
 

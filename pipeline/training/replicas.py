@@ -21,7 +21,7 @@ class Replicas:
     :param model: its parameters are what the optimizer updates.
     """
 
-    def __init__(self, model: BertForPretraining, world: World) -> None:
+    def __init__(self, model: nn.Module, world: World) -> None:
         self.model, self.world = model, world
         self.module: nn.Module = DistributedDataParallel(model) if world.size > 1 else model
 

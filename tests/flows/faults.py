@@ -63,7 +63,7 @@ def register(store: Path, architecture: str) -> str:
     encoder, name = publish_encoder(Store(str(store)), architecture, _TOKENIZERS[architecture]()), f"bert-{architecture}"
     run = registry.start_run("a run", {}, {"run_key": encoder.key})
     tags = {"encoder_key": encoder.key}
-    aliases.promote(models.register(name, run, Path(encoder.address), tags=tags, description="", tables={}, figures={}))
+    aliases.promote(models.register(name, run, Path(encoder.address), tags=tags, description=lambda _: "", tables={}, figures={}))
     return f"models:/{name}@{aliases.CHAMPION}"
 
 

@@ -46,7 +46,7 @@ RUN_BY = {
     r"export |unset |source \.venv|mlflow models serve|curl ": "tests/flows/test_serving.py::test_the_page_runs_as_it_is_printed",
     r"\.venv/bin/prefect deployment run pretrain-bert/\w+": "tests/flows/test_end_to_end.py::finished",
     r"\.venv/bin/pretrain-bert (finetune|predict) ": f"{_FLOWS}/test_finetune.py::walked",
-    r"\.venv/bin/prefect deployment run finetune-encoder": f"{_FLOWS}/test_docs.py::test_every_deployment_takes_its_parameters",
+    r"\.venv/bin/prefect deployment run finetune-encoder": f"{_FLOWS}/test_end_to_end.py::test_a_deployment_fine_tunes_the_encoder",
     r"\.venv/bin/prefect deployment run watch-corpus": "tests/flows/test_watch_corpus.py::test_the_first_look_has_a_version_trained",
     r"\.venv/bin/(prefect worker|prefect --no-prompt deploy|python -m flows.automations)": "tests/flows/test_gpu_worker.py::site",
     r"\.venv/bin/python -m pipeline.training": f"{_TRAINING}/test_ranks.py::test_a_killed_agent_takes_its_ranks_along",

@@ -29,9 +29,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, text: Callable[[int, int], 
     return write_corpus(tmp_path_factory.mktemp("corpora") / "river-birds", text, train=100, valid=20)
 
 
-def run_deployment(stack: Stack, parameters: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def run_deployment(stack: Stack, parameters: dict[str, Any], name: str = "pretrain-bert/tiny") -> subprocess.CompletedProcess[str]:
     """`prefect deployment run pretrain-bert/tiny --watch`, as a user types it."""
-    command = [sys.executable, "-m", "prefect", "deployment", "run", "pretrain-bert/tiny", "--watch", "--params", json.dumps(parameters)]
+    command = [sys.executable, "-m", "prefect", "deployment", "run", name, "--watch", "--params", json.dumps(parameters)]
     return subprocess.run(command, cwd=ROOT, env=stack.environment, capture_output=True, text=True, timeout=300)
 
 
@@ -206,6 +206,20 @@ def test_mlflows_pages_show_the_card_the_curves_and_the_pictures(finished: Stack
         browser.open(f"{page}/artifacts/{name}.png", "sample_encodings.json", f"/artifacts/{name}.png")
         browser.wait_for(lambda: browser.pictures_are_drawn("img[src^='blob:'], img[src*='get-artifact']"), name)
         browser.keep(f"mlflow-{name}")
+
+
+def test_a_deployment_fine_tunes_the_encoder(finished: Stack, browser: Browser, tmp_path: Path) -> None:
+    rows = [f"{place} {number} the crane\t{place}" for number in range(20) for place in ("river", "stone")]
+    (tmp_path / "places.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", "utf-8")
+    wanted = {"encoder": "models:/bert-tiny-river-birds@champion", "task": "classification", "train": str(tmp_path / "places.tsv")}
+    settings = {"epochs": 1, "max_length": 16, "device": "cpu"}
+    done = run_deployment(finished, wanted | {"finetuning_settings": settings}, "finetune-encoder/cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    version = MlflowClient(finished.mlflow).get_model_version_by_alias("bert-tiny-river-birds-places", "champion")
+    assert version.tags["encoder_version"] == "models:/bert-tiny-river-birds/1"
+    page = f"{finished.mlflow}/#/models/{version.name}/versions/1"
+    browser.open(page, "models:/bert-tiny-river-birds/1 with a head", "held-out accuracy", "always the most frequent class", "Limits")
+    browser.keep("mlflow-finetuned")
 
 
 def test_the_pages_need_nothing_from_elsewhere(browser: Browser) -> None:

@@ -78,7 +78,7 @@ def register_encoder(folder: Path) -> None:
     encoder = encoders.publish_encoder(Store(str(folder / "elsewhere")), "bert", encoders.wordpiece())
     run_id = registry.start_run("a run", {}, {"run_key": "0" * 20})
     tags = {"encoder_key": encoder.key}
-    version = models.register("bert-mini", run_id, Path(encoder.address), tags=tags, description="", tables={}, figures={})
+    version = models.register("bert-mini", run_id, Path(encoder.address), tags=tags, description=lambda _: "", tables={}, figures={})
     aliases.promote(version)
     registry.end_run(run_id)
 
@@ -140,7 +140,7 @@ def database(walked: Walked, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
 def test_each_task_ends_with_its_figures(walked: Walked) -> None:
     reviews = walked.result("bert-mini-reviews")
     assert re.search(r"held out +accuracy 0\.\d+|held out +accuracy 1\.0", reviews)
-    assert "2 classes" in reviews and "most frequent class alone: accuracy" in reviews
+    assert "2 classes" in reviews and "always the most frequent class" in reviews
     assert "models:/bert-mini-reviews/1 is champion: the first of bert-mini-reviews" in reviews
     assert re.search(r"held out +accuracy .*macro f1", walked.result("bert-mini-nli"))
     assert re.search(r"held out +exact match .*f1", walked.result("bert-mini-squad"))
@@ -181,7 +181,7 @@ def test_the_better_one_is_champion_and_links_lead_to_the_encoder(walked: Walked
     encoder = database.get_model_version("bert-mini", "1")
     assert third.tags["encoder_key"] == encoder.tags["encoder_key"]
     for part in (
-        "classification of 2 classes: crane, river",
+        "classes: 2: crane, river",
         "reviews.tsv",
         "held-out accuracy",
         "load_model",
@@ -194,6 +194,18 @@ def test_the_better_one_is_champion_and_links_lead_to_the_encoder(walked: Walked
     assert run.data.params["finetuning.learning_rate"] == "0.01"
     assert len(database.get_metric_history(third.run_id, "held_out/accuracy")) == 5
     assert len(database.get_metric_history(third.run_id, "train/loss")) > 100
+
+
+def test_two_versions_are_compared(walked: Walked, database: MlflowClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", *(f"models:/bert-mini-reviews/{number}" for number in "13"), "--pictures", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^  finetuning.learning_rate +0.0003 +0.01$", said, re.MULTILINE)
+    assert re.search(r"^  held_out/accuracy +[01]\.\d+ +[01]\.\d+$", said, re.MULTILINE)
+    assert "\nmetrics\n" in said and "\naccuracy, held out\n  step" in said and "F1, held out" not in said
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["compare", "models:/bert-mini/1", "models:/bert-mini-reviews/1"]) == 1
+    wanted = "error: compare: got models:/bert-mini/1, an encoder and models:/bert-mini-reviews/1, fine-tuned; wanted two encoders"
+    assert capsys.readouterr().err.startswith(wanted)
 
 
 def test_a_killed_run_has_each_step_once(walked: Walked, database: MlflowClient) -> None:
@@ -226,6 +238,8 @@ def test_the_page_loads_them_as_it_is_printed(walked: Walked, database: MlflowCl
 
 
 def test_they_load_where_this_project_is_not(walked: Walked, database: MlflowClient, tmp_path: Path) -> None:
+    cards = [database.get_model_version(f"bert-mini-{name}", "1").description for name in ("reviews", "nli", "squad")]
+    of_cards = "\n".join(code for card in cards for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL))
     code = """
 import json
 reviews = mlflow.pyfunc.load_model("models:/bert-mini-reviews@champion").predict([{"text": "he saw the crane"}, {"text": "a river"}])
@@ -234,14 +248,20 @@ squad = mlflow.pyfunc.load_model("models:/bert-mini-squad@champion")
 answer = squad.predict([{"question": "what flies ?", "context": "a crane flies over the river"}])
 try:
     squad.predict([{"text": "a crane"}])
-except Exception as error:
-    print(error)
+except mlflow.MlflowException as error:
+    print(error.error_code, error)
+try:
+    squad.predict([{"question": " ", "context": "a crane"}])
+except mlflow.MlflowException as error:
+    print(error.error_code, error)
 print(json.dumps([reviews, pair, answer]))
 """
-    done = load_elsewhere(tmp_path, code, tracking_uri())
+    done = load_elsewhere(tmp_path, of_cards + code, tracking_uri())
     assert done.returncode == 0, done.stderr
-    refused, printed = done.stdout.splitlines()[-2:]
-    assert "wanted question and context" in refused
+    assert len(re.findall(r"^\[{'(?:label|answer)'", done.stdout, re.MULTILINE)) == 3, "what the cards' code prints"
+    *refused, printed = done.stdout.splitlines()[-3:]
+    assert refused[0].startswith("INVALID_PARAMETER_VALUE input 0: got {'text': 'a crane'}, wanted question and context")
+    assert refused[1].startswith("INVALID_PARAMETER_VALUE input 0: got an empty text")
     reviews, pair, answer = json.loads(printed)
     here: list[dict[str, Any]] = []
     for name, entry in (

@@ -50,7 +50,7 @@ class Arena:
     def register(self, name: str, which: str) -> Version:
         encoder = self.encoders[which]
         tags = {"encoder_key": f"{encoder.key}-{which}"}
-        return models.register(name, self.run_id, Path(encoder.address), tags=tags, description="", tables={}, figures={})
+        return models.register(name, self.run_id, Path(encoder.address), tags=tags, description=lambda _: "", tables={}, figures={})
 
     def decide(self, version: Version, which: str, **settings: Any) -> Decision:
         preset = self.built.preset.override(gate=settings)

@@ -83,7 +83,7 @@ def test_a_run_that_crashes_is_submitted_again_while_it_gets_on(
     )
     assert trained.key == run.key
     assert handover.find_trained(run) is not None
-    assert Checkpoints(run).newest() == 0, "what was left is cleared away"
+    assert Checkpoints.of(run).newest() == 0, "what was left is cleared away"
 
 
 def test_a_run_that_gets_nowhere_is_given_up(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:

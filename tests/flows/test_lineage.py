@@ -68,7 +68,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory, small_preset: Preset) -> Or
             registry.log_rows(run_id, rows)
             registry.end_run(run_id)
             version_tags = tags | {"encoder_key": encoder.key}
-            made = models.register(name, run_id, Path(encoder.address), tags=version_tags, description="", tables={}, figures={})
+            made = models.register(name, run_id, Path(encoder.address), tags=version_tags, description=lambda _: "", tables={}, figures={})
             if seed == 0:
                 aliases.promote(made)
                 keys = {name: str(key) for name, key in encoder.facts["lineage"].items()} | {"encoder": encoder.key}
@@ -87,7 +87,7 @@ def fine_tuned(store: Store, encoder: Output, version: registry.Version) -> str:
     head = store.make(Recipe("finetuned", 1, {}, {"encoder": encoder.key, "labelled": labelled.key}), build)
     run_id = registry.start_run("a head", {}, {"run_key": head.key})
     tags = {"encoder_key": encoder.key, "encoder_version": version.uri, "finetuned_key": head.key}
-    models.register(HEAD, run_id, Path(head.address), tags=tags, description="", tables={}, figures={}, kind=models.FINETUNED)
+    models.register(HEAD, run_id, Path(head.address), tags=tags, description=lambda _: "", tables={}, figures={}, kind=models.FINETUNED)
     return head.key
 
 

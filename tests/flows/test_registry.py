@@ -45,7 +45,7 @@ def register(encoder: Output, run_id: str, key: str) -> registry.Version:
         run_id,
         Path(encoder.address),
         tags={"encoder_key": key},
-        description=card.samples_markdown(samples),
+        description=lambda _: card.samples_markdown(samples),
         tables={"sample_encodings.json": card.samples_table(samples)},
         figures={"loss_curve.png": pictures.loss_curve(ROWS)},
     )

@@ -56,6 +56,15 @@ def test_nulls_stay_and_booleans_are_text(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.parquet", "text", "label") == [(None, "true"), ("a", "false")]
 
 
+def test_a_float_is_the_same_text_in_every_form(tmp_path: Path) -> None:
+    floats = [1.0, -2.0, 0.1, 1e20, None]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"label": value}) + "\n" for value in floats), "utf-8")
+    wanted = rows(tmp_path / "a.jsonl", "label")
+    for kind in (pa.float32(), pa.float64()):
+        pq.write_table(pa.table({"label": pa.array(floats, kind)}), tmp_path / "a.parquet")
+        assert rows(tmp_path / "a.parquet", "label") == wanted
+
+
 def test_many_rows_come_in_batches(tmp_path: Path) -> None:
     for name, write in (("a.parquet", pq.write_table), ("a.csv", pacsv.write_csv)):
         write(pa.table({"text": [f"row {number} of many rows" * 3 for number in range(50_000)]}), tmp_path / name)

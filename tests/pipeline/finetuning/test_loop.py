@@ -1,6 +1,11 @@
 """Fine-tuning learns each task, gives one model for one seed, and leaves what it should as it was."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.errors import DamagedOutputError, EncodingError, SettingsError, TrainingError
-from pipeline.finetuning.loop import finetune
+from pipeline.finetuning.loop import checkpoints, finetune
 from pipeline.finetuning.prediction import Finetuned
 from pipeline.finetuning.run import FinetuningRun
 from pipeline.finetuning.settings import FinetuningSettings
 from pipeline.finetuning.start import publish_start
-from pipeline.storage import Output, Store
+from pipeline.storage import MANIFEST, Output, Store
 from tests.pipeline import encoders
 from tests.pipeline.finetuning import data
 
@@ -89,6 +94,34 @@ def test_one_seed_gives_one_model(store: Store, encoder: Output, tmp_path: Path)
         train(run, tmp_path / f"out{number}")
         weights.append((tmp_path / f"out{number}" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
+
+
+def test_a_killed_one_goes_on_from_its_checkpoint_bit_for_bit(store: Store, encoder: Output, tmp_path: Path) -> None:
+    file = data.write_tsv(tmp_path / "a.tsv", data.sentences(400))
+    settings = {"epochs": 6, "dropout": 0.1, "learning_rate": 1e-3}
+    quiet = data.plan(store, encoder, tmp_path / "quiet", "classification", file, **settings)
+    wanted = train(quiet, tmp_path / "out")
+    run = data.plan(store, encoder, tmp_path / "killed", "classification", file, checkpoint_every_steps=7, **settings)
+    assert run.key == quiet.key, "how often it saves changes nothing"
+    command = [sys.executable, "-m", "pipeline.finetuning", str(run.save()), str(tmp_path / "left")]
+    (tmp_path / "left").mkdir()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    published, deadline = Path(run.store) / "checkpoints" / run.key, time.monotonic() + 60
+    while len(list(published.glob(f"*/{MANIFEST}"))) < 2 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL, "it was amid its work"
+    newest = sorted(published.glob(f"*/{MANIFEST}"))[-1].parent
+    (newest / "state.safetensors").write_bytes(b"damaged")
+    (tmp_path / "again").mkdir()
+    done = subprocess.run([*command[:-1], str(tmp_path / "again")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"going on from the checkpoint of step \d+\n", done.stdout)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    assert json.loads((Path(run.work) / "facts.json").read_text("utf-8"))["held_out"] == wanted["held_out"]
+    checkpoints(run).delete_after(-1)
+    assert not list(published.glob("*"))
 
 
 def test_the_head_starts_from_the_pretrained_pooler_and_a_frozen_encoder_stays(store: Store, encoder: Output, tmp_path: Path) -> None:
