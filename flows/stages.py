@@ -47,6 +47,12 @@ def timed() -> Iterator[list[Duration]]:
         _durations.reset(token)
 
 
+def _note(duration: Duration) -> None:
+    """A function of its own, since Prefect sends a stage's closure to other processes, where a context variable cannot go."""
+    if (durations := _durations.get()) is not None:
+        durations.append(duration)
+
+
 def stage(name: str, *, asks_registry: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a task.
 
@@ -61,11 +67,9 @@ def stage(name: str, *, asks_registry: bool = False) -> Callable[[Callable[P, R]
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             begun = time.monotonic()
             result = made(*args, **kwargs)
-            was_found = isinstance(result, State)
-            if (durations := _durations.get()) is not None:
-                arguments = inspect.signature(function).bind(*args, **kwargs)
-                arguments.apply_defaults()
-                durations.append(Duration(name.format(**arguments.arguments), time.monotonic() - begun, was_found))
+            arguments = inspect.signature(function).bind(*args, **kwargs)
+            arguments.apply_defaults()
+            _note(Duration(name.format(**arguments.arguments), time.monotonic() - begun, isinstance(result, State)))
             return cast(R, result.result()) if isinstance(result, State) else result
 
         return call

@@ -24,6 +24,7 @@ _TEXT = "a crane is flying driver came he just left the river over old bridge un
 WORDS = _TEXT.split()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of processes that test side by side, each takes whole files, and one takes all that need a stack, so that one is brought up."""
     for item in items:
