@@ -15,7 +15,7 @@ pretrain: .venv/installed
 		$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(STEPS),--steps "$(STEPS)") $(if $(SEED),--seed "$(SEED)")
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/installed-dev
 	$(BIN)/ruff check flows pipeline tests

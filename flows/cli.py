@@ -4,6 +4,9 @@
     pretrain-bert encode models:/bert-tiny@champion "a crane is flying" ["he just left"]
     pretrain-bert finetune models:/bert-mini@champion --task classification --train reviews.tsv [--set finetuning.epochs=5 …]
     pretrain-bert predict models:/bert-mini-reviews@champion "a fine film"
+    pretrain-bert lineage models:/bert-tiny@champion [--verify]
+    pretrain-bert compare models:/bert-tiny/1 models:/bert-tiny@champion
+    pretrain-bert rollback bert-tiny [--to NUMBER]
     pretrain-bert fill-mask models:/bert-mini@champion "a crane is [MASK]" [--top 5]
     pretrain-bert estimate --corpus-gigabytes N [--preset tiny] [--settings FILE] [--devices N …]
     pretrain-bert inspect [ADDRESS] [--examples 5] [--seed 0] [--pictures FOLDER]
@@ -19,7 +22,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.addresses import without_credentials
 from pipeline.clean import days_ago
@@ -33,9 +36,6 @@ from .estimate import add_estimate_options, estimate_lines, runs_of
 from .names import check_model_name, check_version_address
 from .options import add_recipe_options, read_sections, whole_number
 from .places import CORPUS, artifacts, store, tracking_uri
-
-if TYPE_CHECKING:
-    pass
 
 _VERSION = "previous, the newest of another text, or models:/NAME/NUMBER"
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 from prefect import flow, get_run_logger, runtime
 from pydantic import Field
 
-from pipeline.addresses import without_credentials
+from pipeline.addresses import refuse_credentials, without_credentials
 from pipeline.comparison import Comparison
-from pipeline.errors import RegistryError, SettingsError
+from pipeline.errors import RegistryError
 from pipeline.export import STAGE as ENCODER
-from pipeline.finetuning.evaluation import deciding, evaluate
+from pipeline.finetuning.evaluation import compare, evaluate
 from pipeline.finetuning.labelled import HELD_OUT, TRAIN, Columns, publish_labelled, read_labelled
 from pipeline.finetuning.loop import checkpoints
 from pipeline.finetuning.prediction import Finetuned
@@ -31,7 +31,7 @@ from pipeline.training.run import read_metrics
 from . import gate, launch, logs, models, registry, reports, versions
 from .finetuned_card import finetuned_card, name_description
 from .metrics import Curve, send_gently
-from .names import PATTERN, finetuned_name
+from .names import PATTERN, RANDOM, finetuned_name
 from .places import artifacts, store
 from .pretrain_bert import RECORDED
 from .registry import Version
@@ -39,7 +39,6 @@ from .stages import ended, found, stage
 
 Result = dict[str, Any]
 TaskName = Literal["classification", "pair_classification", "question_answering"]
-_FIGURES = {"accuracy": "error rate", "f1": "1 - F1"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def find_encoder(encoder: str) -> Start:
         output = publish_start(store(), Path(encoder))
         return ended(output, Start(output, None, Path(encoder).absolute().name))
     version = versions.at(encoder)
-    known = store().whole(ENCODER, version.tags.get(models.ENCODER.key_tag, ""))
+    known = store().whole(ENCODER, versions.encoder_key(version))
     output = known or publish_start(store(), models.download(version.uri))
     return ended(output, Start(output, version, version.name))
 
@@ -74,15 +73,7 @@ def find_encoder(encoder: str) -> Start:
 @stage("check name", asks_registry=True)
 def check_name(name: str, task: str) -> None:
     """See that the name can be had, before any work."""
-    refuse_other_kinds(name, task)
-
-
-def refuse_other_kinds(name: str, task: str) -> None:
-    """:raises SettingsError: the name is one of encoders or of another task."""
-    newest = versions.newest(name)
-    if newest and newest.tags.get("task") != task:
-        is_of = newest.tags.get("task", "encoders")
-        raise SettingsError(f"model_name: got {name}, which is of {is_of} ({newest.uri}); wanted a name of its own for {task}")
+    versions.refuse_other_kinds(name, task)
 
 
 @stage("labelled data")
@@ -178,10 +169,7 @@ def decide(candidate: Version, finetuned: Output, labelled: Output) -> str:
 
     def against(champion: Finetuned | None) -> Comparison:
         rows = read_labelled(store(), labelled, HELD_OUT)
-        theirs = evaluate(champion, rows) if champion else {}
-        figure, value = deciding(ours)
-        both = {name: (ours[name], theirs.get(name)) for name in ours}
-        return Comparison(_FIGURES[figure], len(rows), 1 - value, 1 - theirs[figure] if theirs else None, both)
+        return compare(ours, evaluate(champion, rows) if champion else None, len(rows))
 
     with store().lease("gate", candidate.name):
         decision = gate.judge(candidate, lambda version: Finetuned.load(models.download(version.uri, models.FINETUNED)), against, 0.0)
@@ -228,9 +216,11 @@ def finetune_encoder(
     settings = FinetuningSettings().override(finetuning_settings)
     settings.check(task)
     columns = Columns(text_column, pair_column, label_column)
+    for parameter, address in {"encoder": encoder, "train": train, "held_out": held_out or ""}.items():
+        refuse_credentials(parameter, address)
     with store().lease("flow", str(runtime.flow_run.id)):  # by which a tidying-up knows that something goes on
         start = find_encoder(encoder)
-        name = model_name or finetuned_name(start.name, train, task) + ("-random" if random_encoder else "")
+        name = model_name or finetuned_name(start.name, train, task) + (RANDOM if random_encoder else "")
         check_name(name, task)
         labelled = label(task, train, held_out, columns, settings)
         inputs = {"encoder": start.output.key, "labelled": labelled.key}

@@ -18,6 +18,8 @@ from mlflow.pyfunc import PythonModel
 class Input(pydantic.BaseModel):
     """One input: a text, a pair where `text_pair` is given, or a question on a context."""
 
+    model_config = pydantic.ConfigDict(extra="forbid")  # a misspelt text_pair would be left out in silence
+
     text: str | None = None
     text_pair: str | None = None
     question: str | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.comparison import BITS, Comparison, compare
+from pipeline.comparison import BITS, Champion, Comparison, compare
 from pipeline.encoding import Encoder
 from pipeline.errors import EncodingError, ModelGoneError
 from pipeline.settings import Preset
@@ -50,11 +50,14 @@ def decide(store: Store, candidate: Version, encoder: Output, corpus: Output, he
     :raises RegistryError: the registry refuses, or is away.
     """
 
-    def against(champion: Encoder | None) -> Comparison:
+    def load(champion: Version) -> Champion:
+        return Champion(Encoder.load(models.download(champion.uri)), versions.params_of(champion).get("shards.pairs", ""))
+
+    def against(champion: Champion | None) -> Comparison:
         with store.local(encoder) as folder:
             return compare(store, Encoder.load(folder), champion, corpus, held_out, preset)
 
-    return judge(candidate, lambda champion: Encoder.load(models.download(champion.uri)), against, preset.gate.margin)
+    return judge(candidate, load, against, preset.gate.margin)
 
 
 def judge(candidate: Version, load: Callable[[Version], _M], against: Callable[[_M | None], Comparison], margin: float) -> Decision:
@@ -91,6 +94,8 @@ def _state(version: Version, tags: Mapping[str, str], known: Mapping[str, str]) 
     champion, decided = known.get(CHAMPION), tags[DECISION]
     if champion == version.number:
         return f"is {CHAMPION}"
+    if champion is None:
+        return f"was decided to be {tags[DECISION]}; {version.name} has no {CHAMPION} now, `rollback {version.name} --to NUMBER` names one"
     now = f"now models:/{version.name}/{champion} is {CHAMPION}"
     if ROLLED_BACK in tags:
         return f"was {CHAMPION} and was rolled back, {now}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.addresses import without_credentials
-from pipeline.errors import DamagedOutputError, RegistryError, RegistryUnavailableError
+from pipeline.errors import DamagedOutputError, ModelGoneError, RegistryError, RegistryUnavailableError
 from pipeline.export import STAGE as ENCODER
 from pipeline.finetuning.labelled import STAGE as LABELLED
 from pipeline.finetuning.run import STAGE as FINETUNED
@@ -128,7 +128,11 @@ def _tag(version: Version, kind: Kind) -> str:
 
 def _of_copy(store: Store, version: Version, kind: Kind, link: Link, *, verify: bool) -> tuple[Line, dict[str, Any] | None]:
     """The line of what the registry holds, and the manifest there, where it can be read."""
-    name, key, folder = f"{kind.name} in the registry", version.tags[kind.key_tag], models.download(version.uri, kind)
+    name, key = f"{kind.name} in the registry", version.tags[kind.key_tag]
+    try:
+        folder = models.download(version.uri, kind)
+    except ModelGoneError as error:
+        return Line(name, "gone", str(error) if verify else None), None
     stored = link.output if verify and link.output and not fault_of(store, link) else None
     try:
         manifest = read_manifest(folder)

@@ -5,6 +5,7 @@ holds, so that registering again makes no second one; the code that a model need
 its own, and nothing is pickled.
 """
 
+import atexit
 import hashlib
 import shutil
 import sys
@@ -22,10 +23,14 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.logging_utils import disable_logging
 
 import pipeline
-from pipeline.errors import ModelGoneError, RegistryError, RegistryUnavailableError
+from pipeline.errors import ModelGoneError, RegistryError, RegistryUnavailableError, SettingsError
 
+from .names import is_version_address
+from .places import tracking_uri
 from .registry import Version, connect
+from .versions import HEAD_TAG, PREVIOUS
 
+_A = {"encoder": "an encoder", "finetuned": "an encoder with a head"}
 _COMPLETE = "complete"  # a version's last tag
 
 
@@ -51,13 +56,14 @@ _SENTENCES = [{"text": "a crane is flying"}, {"text": "a crane driver came", "te
 ENCODER = Kind("encoder", "serving.py", _ENCODING, "encoder_key", (_SENTENCES, {"pooling": "tokens", "truncate": False}))
 _PREDICTION = tuple(f"finetuning/{name}.py" for name in ("__init__", "features", "head_format", "prediction"))
 _SHARED = ("__init__.py", "errors.py", "encoder_format.py", "tokens.py", "model")
-FINETUNED = Kind("finetuned", "finetuned_serving.py", (*_SHARED, *_PREDICTION), "finetuned_key")
+FINETUNED = Kind("finetuned", "finetuned_serving.py", (*_SHARED, *_PREDICTION), HEAD_TAG)
 
 
 def find_version(name: str, key: str, kind: Kind = ENCODER) -> Version | None:
     """The version of a name that holds what has a key."""
     with connect() as client:
-        found = client.search_model_versions(f"name = '{name}' and tags.{kind.key_tag} = '{key}'")
+        every = client.search_model_versions(f"name = '{name}' and tags.{kind.key_tag} = '{key}'")
+        found = [entry for entry in every if (HEAD_TAG in entry.tags) == (kind is FINETUNED)]
         return Version(name, str(found[0].version), str(found[0].run_id), dict(found[0].tags)) if found else None
 
 
@@ -146,24 +152,43 @@ def _importable(folder: str) -> Iterator[None]:
 
 
 def download(model_uri: str, kind: Kind = ENCODER) -> Path:
-    """Fetch a version's folder as plain files; no code of the registry is run.
+    """Fetch a version's folder as plain files; no code of the registry is run. What a server sends is there until this process ends.
 
-    :raises ModelGoneError: there is no such model, its files are gone, or it is of another kind.
+    :raises RegistryError: it is of another kind, or the registry refuses. :raises SettingsError: not a version's address.
+    :raises ModelGoneError: there is no such version, or its files are gone.
     :raises RegistryUnavailableError: its files are there, as far as is known, and cannot be fetched now.
     """
+    check_version(model_uri)
     try:
         with connect():
-            folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri)) / "artifacts" / kind.name
+            root = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=_place())) / "artifacts"
     except RegistryError as error:
         if isinstance(error.__cause__, MlflowException) and error.__cause__.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise ModelGoneError(str(error)) from error
+            raise ModelGoneError(f"{model_uri}: there is no such version, or its files are gone from the registry ({error})") from error
         raise
     except FileNotFoundError as error:
-        raise ModelGoneError(f"{model_uri}: {error}") from error
+        raise ModelGoneError(f"{model_uri}: its files are gone from the registry ({error})") from error
     except OSError as error:  # of the network too
         raise RegistryUnavailableError(
             f"{model_uri}: its files cannot be fetched ({error}); check that what keeps them can be reached"
         ) from error
-    if not folder.is_dir():
-        raise ModelGoneError(f"{model_uri}: holds no {kind.name} folder; wanted one that this project registered")
+    if (root / kind.name).is_dir():
+        return root / kind.name
+    if other := next((other for other in (ENCODER, FINETUNED) if other is not kind and (root / other.name).is_dir()), None):
+        raise RegistryError(f"{model_uri}: holds {_A[other.name]}; wanted {_A[kind.name]}")
+    raise ModelGoneError(f"{model_uri}: holds no {kind.name} folder; wanted one that this project registered")
+
+
+def check_version(model_uri: str) -> None:
+    """:raises SettingsError: it is not a version's address."""
+    if model_uri == PREVIOUS or not is_version_address(model_uri):
+        raise SettingsError(f"{model_uri}: not a version; wanted models:/NAME/NUMBER or models:/NAME@ALIAS")
+
+
+def _place() -> str | None:
+    """Where a server's files go; None: files of this machine stay where they are."""
+    if not tracking_uri().startswith("http"):
+        return None
+    folder = tempfile.mkdtemp(prefix="bert-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

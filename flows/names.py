@@ -10,6 +10,8 @@ from pipeline.errors import SettingsError
 VERSION_PATTERN = r"^(previous|models:/[^/@]+(/\d+|@[^/@]+))$"
 POOLS = ("cpu", "gpu")
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
+RANDOM = "-random"  # ends the name of what started from random weights, as a baseline
+_MOST, _MOST_OF_DATA = 200, 60  # characters
 
 
 def model_name(preset: str, corpus: str) -> str:
@@ -18,11 +20,16 @@ def model_name(preset: str, corpus: str) -> str:
 
 
 def finetuned_name(encoder: str, train: str, task: str) -> str:
-    """`<encoder's name>-<data's name>`: that of the file, of a file `train…` that of its folder; without either, the task's."""
+    """`<encoder's name>-<data's name>`: that of the file, of a file `train…` that of its folder; without either, the task's.
+
+    There is room for `RANDOM` behind it.
+    """
     *folders, last = without_credentials(train).rstrip("/").split("/")
     stem = last.partition(".")[0].lower()
     data = (folders[-1] if folders else "") if stem.startswith("train") else stem
-    return f"{encoder}-{re.sub('[^a-z0-9]+', '-', data.lower()).strip('-') or task.replace('_', '-')}"[:200]
+    data = re.sub("[^a-z0-9]+", "-", data.lower())[:_MOST_OF_DATA].strip("-") or task.replace("_", "-")
+    name = re.sub("[^A-Za-z0-9._-]+", "-", encoder).lstrip("._-") or "encoder"
+    return f"{name[: _MOST - len(data) - len(RANDOM) - 1]}-{data}"
 
 
 def training_name(parameters: Mapping[str, Any]) -> str:

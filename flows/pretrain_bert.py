@@ -69,6 +69,7 @@ def fetch(address: str | None, settings: CorpusSettings, sample_without_network:
 def find_earlier(name: str, corpus: Output, vocabulary_from: str | None, warm_start: str | None) -> Earlier:
     """Find the versions that this run builds on; a registry that is away is noticed here, before any work."""
     version_to_start = warm_start if is_version_address(warm_start) else None
+    versions.refuse_other_kinds(name)
     earlier = versions.find_earlier(name, corpus.key, vocabulary_from, version_to_start)
     wanted_versions = ("vocabulary_from", vocabulary_from, earlier.vocabulary), ("warm_start", version_to_start, earlier.encoder)
     for setting, wanted, version in wanted_versions:

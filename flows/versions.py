@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from mlflow.exceptions import MlflowException
+
 from pipeline.data.change import compare
 from pipeline.data.corpus import STAGE as CORPUS
-from pipeline.errors import RegistryError
+from pipeline.errors import RegistryError, SettingsError
 from pipeline.settings import TextSettings
 from pipeline.storage import Store
 
@@ -19,6 +21,7 @@ from .aliases import CHALLENGER, DECISION, ROLLED_BACK
 from .registry import Version, connect
 
 PREVIOUS = "previous"
+HEAD_TAG = "finetuned_key"  # of a version with a head, which has its encoder's `encoder_key` too
 _PARTS = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<number>\d+)|@(?P<alias>[^/@]+))")
 _PAGE = 100
 
@@ -46,7 +49,29 @@ class Earlier:
 
     @property
     def encoder_key(self) -> str | None:
-        return _tag(self.encoder, "encoder_key") if self.encoder else None
+        return encoder_key(self.encoder) if self.encoder else None
+
+
+def encoder_key(version: Version) -> str:
+    """The key of the encoder that a version holds.
+
+    :raises RegistryError: it is one with a head, or none of this project's.
+    """
+    if HEAD_TAG in version.tags:
+        start = version.tags.get("encoder_version", "models:/NAME/NUMBER")
+        raise RegistryError(f"{version.uri}: is fine-tuned; wanted an encoder, such as the one that it started from, {start}")
+    return _tag(version, "encoder_key")
+
+
+def refuse_other_kinds(name: str, task: str | None = None) -> None:
+    """See that a name is new, or one of this kind.
+
+    :param task: of fine-tuned versions; None: of encoders.
+    :raises SettingsError: it is one of encoders, or of another task.
+    """
+    if (known := newest(name)) and (of := known.tags.get("task")) != task:
+        wanted = f"a name of its own for {task or 'encoders'}"
+        raise SettingsError(f"model_name: got {name}, which is of {of or 'encoders'} ({known.uri}); wanted {wanted}")
 
 
 def _tag(version: Version, name: str) -> str:
@@ -118,6 +143,18 @@ def newest_first(name: str) -> Iterator[Version]:
             yield Version(name, str(found.version), str(found.run_id), dict(found.tags))
         if not (token := page.token):
             return
+
+
+def params_of(version: Version) -> dict[str, str]:
+    """The parameters of the run that made a version; none where that is gone."""
+    with connect() as client:
+        try:
+            run_id = client.get_model_version(version.name, version.number).run_id
+            return dict(client.get_run(run_id).data.params) if run_id else {}
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return {}
 
 
 def at(address: str) -> Version:

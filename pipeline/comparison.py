@@ -2,9 +2,9 @@
 
 In: a candidate and a champion, the candidate's held-out shards and corpus. Out: a figure of each, lower being better, on the
 same text. Two rules. Encoders of one vocabulary that both take the shards' rows: the loss that pretraining minimises (the
-mean masked-language-model loss, plus the mean next-sentence loss where the rows have a pair task), on the first examples
-of the held-out shards. Else: bits per character (`pseudo_likelihood.py`) of held-out sentences picked by their digests.
-The decision that matters: masks, pairs and sentences are the same for both, so chance does not decide.
+mean masked-language-model loss, plus the mean next-sentence loss where the rows have a pair task that both were taught),
+on the first examples of the held-out shards. Else: bits per character (`pseudo_likelihood.py`) of held-out sentences picked
+by their digests. The decision that matters: masks, pairs and sentences are the same for both, so chance does not decide.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from .training.evaluate import evaluate
 from .training.masking import DynamicMasking
 from .training.split import LoadedWindow
 
-LOSS, BITS = "held-out loss", "bits per character"
+LOSS, MLM_LOSS, BITS = "held-out loss", "held-out MLM loss", "bits per character"
 _ROWS = 64  # that go through a model at a time
 _TEXT = 4 << 20  # bytes of the held-out split that sentences are picked from
 _WIKITEXT_UNKNOWN = "<unk>"  # a token of one vocabulary, five characters of another
@@ -39,7 +39,7 @@ _WIKITEXT_UNKNOWN = "<unk>"  # a token of one vocabulary, five characters of ano
 class Comparison:
     """Two encoders on the same text, or one alone; of both figures lower is better.
 
-    :param rule: `LOSS` in nats, or `BITS`. :param examples: how many, or how many sentences.
+    :param rule: `LOSS` or `MLM_LOSS` in nats, or `BITS`. :param examples: how many, or how many sentences.
     :param champion: None: there is none. :param details: figures that the two are made of, by name: (candidate, champion).
     """
 
@@ -56,7 +56,15 @@ class Comparison:
         return self.champion is None or not math.isfinite(self.champion) or self.candidate <= self.champion * (1 + margin)
 
 
-def compare(store: Store, candidate: Encoder, champion: Encoder | None, corpus: Output, held_out: Output, preset: Preset) -> Comparison:
+@dataclass(frozen=True)
+class Champion:
+    """Whom a candidate is compared with. :param pairs: the pair task that it was taught, as `shards.pairs` names it."""
+
+    encoder: Encoder
+    pairs: str
+
+
+def compare(store: Store, candidate: Encoder, champion: Champion | None, corpus: Output, held_out: Output, preset: Preset) -> Comparison:
     """Evaluate both, on a GPU where there is one.
 
     :param champion: None: the candidate is evaluated alone.
@@ -64,7 +72,7 @@ def compare(store: Store, candidate: Encoder, champion: Encoder | None, corpus: 
     :raises DamagedOutputError: there is nothing held out to compare them on.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    encoders = {"candidate": candidate} | ({"champion": champion} if champion else {})
+    encoders = {"candidate": candidate} | ({"champion": champion.encoder} if champion else {})
     for encoder in encoders.values():
         encoder.model.to(device)
     examples = _examples(store, held_out, preset.gate.examples)
@@ -75,12 +83,12 @@ def compare(store: Store, candidate: Encoder, champion: Encoder | None, corpus: 
     if longest <= room and all(encoder.table == candidate.table for encoder in encoders.values()):
         count = min(len(examples), preset.gate.examples)
         figures = {name: _losses(encoder, examples, count, preset.shards, device) for name, encoder in encoders.items()}
-        loss = {
-            name: sum(values[part] for part in ("mlm_loss", "next_sentence_loss") if part in values) for name, values in figures.items()
-        }
+        taught = champion is None or champion.pairs == preset.shards.pairs
+        parts = ("mlm_loss", "next_sentence_loss") if taught else ("mlm_loss",)
+        loss = {name: sum(values[part] for part in parts if part in values) for name, values in figures.items()}
         theirs = figures.get("champion", {})
         details = {part: (value, theirs.get(part)) for part, value in figures["candidate"].items()}
-        return Comparison(LOSS, count, loss["candidate"], loss.get("champion"), details)
+        return Comparison(LOSS if taught else MLM_LOSS, count, loss["candidate"], loss.get("champion"), details)
     sentences = list(fitting(list(encoders.values()), pick_sentences(corpus, preset.text, preset.gate.sentences)))
     if not sentences:
         raise DamagedOutputError(f"{corpus.address}: no held-out sentence that both encoders take; wanted at least one to compare them on")

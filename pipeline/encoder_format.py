@@ -132,4 +132,13 @@ def shape_of(config: Mapping[str, Any]) -> EncoderShape:
     if differing := [f"{name} {config[name]!r}, wanted {value!r}" for name, value in fixed.items() if config.get(name, value) != value]:
         raise ValueError("; ".join(differing))
     sizes = {name: config[name] for name in EncoderShape.__dataclass_fields__ if name != "architecture"}
+    for name, value in sizes.items():
+        share = name.endswith("_prob")
+        sound = (
+            isinstance(value, int | float if share else int) and not isinstance(value, bool) and (0 <= value < 1 if share else value > 0)
+        )
+        if not sound:
+            raise ValueError(f"{name} {value!r}, wanted a number {'from 0 to below 1' if share else 'from 1 on'}")
+    if sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise ValueError(f"hidden_size {sizes['hidden_size']}, wanted a multiple of num_attention_heads {sizes['num_attention_heads']}")
     return EncoderShape(architecture=architecture, **sizes)

@@ -27,7 +27,7 @@ from .errors import EncodingError
 from .model.layout import Layout
 from .model.pretraining import BertForPretraining
 from .pooling import check_pooling, pool
-from .tokens import TOKENIZER, TokenTable
+from .tokens import TOKENIZER, TokenTable, is_unicode
 
 _TOKENIZED_AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than its ids
 
@@ -261,7 +261,7 @@ def _text(part: object, where: str = "") -> str:
     :raises EncodingError: it is neither.
     """
     if isinstance(part, str):
-        if not part.isprintable() and any("\ud800" <= character <= "\udfff" for character in part):
+        if not is_unicode(part):
             raise EncodingError(f"{where}got {part!r:.80}, which is not valid text; wanted Unicode")
         return part
     if isinstance(part, Sequence) and not isinstance(part, bytes) and all(isinstance(token, str) for token in part):

@@ -13,7 +13,6 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .encoding import Input
 from .errors import TableError
 from .files import open_file
 from .tables import form_of, is_table, opened, read_table
@@ -51,14 +50,14 @@ class Source:
         except (OSError, pa.ArrowException):
             return None  # reading says what is wrong
 
-    def read(self) -> Iterator[Input]:
+    def read(self) -> Iterator[str | tuple[str, str]]:
         """The inputs.
 
         :raises TableError: it cannot be read, or a line or row is no input; names it.
         """
         return self._rows() if is_table(self.address) else self._lines()
 
-    def _rows(self) -> Iterator[Input]:
+    def _rows(self) -> Iterator[str | tuple[str, str]]:
         columns, number = [self.column, *filter(None, [self.pair_column])], 0
         for batch in read_table(self.address, columns):
             for values in zip(*(batch.column(place).to_pylist() for place in range(len(columns))), strict=True):
@@ -67,7 +66,7 @@ class Source:
                 number += 1
                 yield values[0] if len(values) == 1 else (values[0], values[1])
 
-    def _lines(self) -> Iterator[Input]:
+    def _lines(self) -> Iterator[str | tuple[str, str]]:
         if self.address == STANDARD_INPUT:
             try:
                 yield from self._inputs(sys.stdin.buffer)
@@ -77,7 +76,7 @@ class Source:
         with opened(self.address, _WANTED) as file:
             yield from self._inputs(file)
 
-    def _inputs(self, file: BinaryIO) -> Iterator[Input]:
+    def _inputs(self, file: BinaryIO) -> Iterator[str | tuple[str, str]]:
         for number, line in enumerate(file):
             try:
                 text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")

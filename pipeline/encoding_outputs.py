@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .encoding import Encoder
-from .errors import EncodingError, PipelineError
-from .staging import own_prefix, sweep
+from .errors import EncodingError
+from .staging import check_place, written_whole
 from .streaming import Encoded
 
 _ROWS = 2048  # of a row group
@@ -33,31 +33,21 @@ def write_vectors(path: Path, encoded: Iterable[Encoded], encoder: Encoder, *, p
     :raises EncodingError: see `check_destination`. :raises PipelineError: it cannot be written.
     """
     check_destination(path, pooled=pooled)
-    sweep(path.parent)
-    aside = path.with_name(f"{own_prefix()}{path.name}.part")
-    try:
-        with aside.open("wb") as file:
-            _WRITERS[path.suffix](file, encoded, encoder, pooled)
-        aside.replace(path)
-    except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror or error}; wanted a place that can be written, with room") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        _WRITERS[path.suffix](file, encoded, encoder, pooled)
 
 
 def check_destination(path: Path, *, pooled: bool) -> None:
     """See, before anything is encoded, that there can be such a file.
 
-    :raises EncodingError: the ending is none that is known or cannot hold what is written, or a folder has that name or none has.
+    :raises EncodingError: the ending is none that is known or cannot hold what is written.
+    :raises PipelineError: a folder has that name, or none that it would be in is there.
     """
     if path.suffix not in _WRITERS:
         raise EncodingError(f"{path}: not a known kind of file; wanted a name that ends in {', '.join(_WRITERS)}")
     if path.suffix == ".npy" and not pooled:
         raise EncodingError(f"{path}: one array cannot hold rows that differ in length; wanted .parquet, .jsonl, or a pooling")
-    if path.is_dir() or not path.parent.is_dir():
-        raise EncodingError(
-            f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; wanted a file in a folder of this machine"
-        )
+    check_place(path)
 
 
 def write_json_lines(file: TextIO, encoded: Iterable[Encoded], encoder: Encoder, *, pooled: bool) -> None:

@@ -74,7 +74,7 @@ class RegistryError(PipelineError):
 
 
 class ModelGoneError(RegistryError):
-    """A registered model whose files are gone, or that is of another kind."""
+    """A registered model that is not there, or whose files are gone."""
 
 
 class RegistryUnavailableError(RegistryError):

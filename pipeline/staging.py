@@ -1,16 +1,20 @@
 """What is being built in a local store, and what was left there by processes that are no more.
 
-In: the store's staging folder. Out: names for entries of this process; a folder without the dead ones'. The decision
-that matters: a name says machine, process and when that began, so that only what nobody can go on with is deleted.
+In: the store's staging folder, or the path of a user's file. Out: names for entries of this process; a folder without the
+dead ones'; a file that is whole or not there. The decision that matters: a name says machine, process and when that began,
+so that only what nobody can go on with is deleted.
 """
 
 import hashlib
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from . import lease
+from .errors import PipelineError
 
 FOLDER = ".staging"
 
@@ -28,6 +32,34 @@ def sweep(staging: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):  # it was a folder, and is gone
                 path.unlink()
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file of the user's to write, which takes its name when it is whole; what a kill left beside it is deleted first.
+
+    :raises PipelineError: it cannot be written.
+    """
+    sweep(path.parent)
+    aside = path.with_name(f"{own_prefix()}{path.name}.part")
+    try:
+        with aside.open("wb") as file:
+            yield file
+        aside.replace(path)
+    except OSError as error:
+        raise PipelineError(f"{path}: {error.strerror or error}; wanted a place that can be written, with room") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """See, before any work, that a file may be written there.
+
+    :raises PipelineError: a folder has that name, or none that it would be in is there.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        why = "a folder" if path.is_dir() else "its folder is not there"
+        raise PipelineError(f"{path}: {why}; wanted a file in a folder of this machine")
 
 
 def _machine() -> str:

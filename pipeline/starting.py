@@ -1,4 +1,4 @@
-"""A BERT checkpoint that transformers wrote -> a published start for a run.
+"""A BERT checkpoint that transformers wrote -> a published start for a run, of pretraining or fine-tuning.
 
 In: the address of a folder with `config.json`, `model.safetensors` and `tokenizer.json`. Out: an output of the stage
 `pretrained` in the encoder folder's format. The decision that matters: ids, sizes and arithmetic have to be the run's own,
@@ -46,16 +46,18 @@ class Checkpoint:
     """A checkpoint folder whose `config.json` is a BERT's; its weights are not read yet.
 
     :param tokenizer: the JSON of its `tokenizer.json`. :param digests: of `config.json` and of the weights.
+    :param setting: that named it, with which messages begin.
     """
 
     address: str
     shape: EncoderShape
     tokenizer: Mapping[str, Any]
     digests: Mapping[str, str]
+    setting: str
 
     @property
     def shown(self) -> str:
-        return _shown(self.address)
+        return _shown(self.setting, self.address)
 
     def read(self) -> tuple[dict[str, Tensor], list[str]]:
         """The weights in fp32 under our names, and the heads that it lacks.
@@ -63,7 +65,7 @@ class Checkpoint:
         :raises TrainingError: they are not those of its `config.json`.
         """
         shown = f"{self.shown}/{WEIGHTS}"
-        data = _bytes(self.address, WEIGHTS)
+        data = _bytes(self.setting, self.address, WEIGHTS)
         if data is None or digest(data) != self.digests["weights"]:
             raise TrainingError(f"{shown}: changed while it was read; start again once it is written")
         try:
@@ -101,17 +103,18 @@ class Checkpoint:
         return missing
 
 
-def open_pretrained(address: str) -> Checkpoint:
+def open_pretrained(address: str, setting: str = "warm_start") -> Checkpoint:
     """Look at a checkpoint folder at any fsspec address.
 
+    :param setting: that names it.
     :raises TrainingError: a file is missing or unreadable, or the model is not a BERT that this project can express.
     """
     address = address.rstrip("/")
-    shown = _shown(address)
-    config = _bytes(address, CONFIG)
+    shown = _shown(setting, address)
+    config = _bytes(setting, address, CONFIG)
     if config is None:
         raise TrainingError(f"{shown}: no {CONFIG} here; wanted a folder that transformers' save_pretrained wrote")
-    tokenizer = _bytes(address, TOKENIZER)
+    tokenizer = _bytes(setting, address, TOKENIZER)
     if tokenizer is None:
         todo = "save the tokenizer there too, AutoTokenizer.from_pretrained(…).save_pretrained(folder)"
         raise TrainingError(f"{shown}: no {TOKENIZER} here; {todo}")
@@ -134,7 +137,7 @@ def open_pretrained(address: str) -> Checkpoint:
     except OSError as error:
         raise TrainingError(f"{shown}/{WEIGHTS}: cannot be read ({error}); check the address") from error
     try:
-        return Checkpoint(address, shape, json.loads(tokenizer), {"config": digest(config), "weights": weights})
+        return Checkpoint(address, shape, json.loads(tokenizer), {"config": digest(config), "weights": weights}, setting)
     except ValueError as error:
         raise TrainingError(f"{shown}/{TOKENIZER}: not JSON ({error}); save the tokenizer again") from error
 
@@ -149,14 +152,20 @@ def publish_pretrained(store: Store, address: str, vocabulary: Output, preset: P
     _check_model(checkpoint, vocabulary, preset)
     table = _check_tokenizer(store, checkpoint, vocabulary)
 
-    def build(folder: Path) -> dict[str, Any]:
-        state, missing = checkpoint.read()
-        save_tensors(folder / WEIGHTS, to_transformers(state, checkpoint.shape, missing))
-        (folder / CONFIG).write_text(json.dumps(config_of(checkpoint.shape, table.pad_id), indent=1) + "\n", "utf-8")
-        return {"missing_heads": missing, "parameters": sum(value.numel() for value in state.values())}
-
     recipe = Recipe(STAGE, FORMAT, checkpoint.digests, {"vocabulary": vocabulary.key})
-    return store.make(recipe, build, recorded={"source": without_credentials(checkpoint.address)}, verify=True)
+    recorded = {"source": without_credentials(checkpoint.address)}
+    return store.make(recipe, lambda folder: write_checkpoint(checkpoint, table, folder), recorded=recorded, verify=True)
+
+
+def write_checkpoint(checkpoint: Checkpoint, table: TokenTable, folder: Path) -> dict[str, Any]:
+    """Write its weights and sizes in the encoder folder's format. Returns what it lacks and how many parameters it has.
+
+    :raises TrainingError: the weights are not those of its `config.json`.
+    """
+    state, missing = checkpoint.read()
+    save_tensors(folder / WEIGHTS, to_transformers(state, checkpoint.shape, missing))
+    (folder / CONFIG).write_text(json.dumps(config_of(checkpoint.shape, table.pad_id), indent=1) + "\n", "utf-8")
+    return {"missing_heads": missing, "parameters": sum(value.numel() for value in state.values())}
 
 
 def _check_model(checkpoint: Checkpoint, vocabulary: Output, preset: Preset) -> None:
@@ -200,16 +209,16 @@ def _named_as_now(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _shown(address: str) -> str:
+def _shown(setting: str, address: str) -> str:
     """What messages begin with: the setting, and the address without credentials."""
-    return f"warm_start: {without_credentials(address)}"
+    return f"{setting}: {without_credentials(address)}"
 
 
-def _bytes(address: str, name: str) -> bytes | None:
+def _bytes(setting: str, address: str, name: str) -> bytes | None:
     """A file's contents, None where there is no such file."""
     try:
         return read_file(f"{address}/{name}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ImportError, ValueError) as error:
-        raise TrainingError(f"{_shown(address)}/{name}: cannot be read ({error}); check the address") from error
+        raise TrainingError(f"{_shown(setting, address)}/{name}: cannot be read ({error}); check the address") from error

@@ -65,6 +65,7 @@ class Stream:
             self.tokens += sum(map(len, ids))
             self.unknown += sum(row.count(self.encoder.table.unknown_id) for row in ids)
             yield from map(Encoded, window, ids, vectors)
+            del window, ids, kinds, vectors  # before the next ones are made
 
     def _named(self, first: int, place: int) -> str:
         return self._where(first + place)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from .addresses import refuse_credentials
 from .errors import TableError, some
 from .files import open_file
+from .tokens import is_unicode
 
 _ROWS = 4096  # of a batch
 _BLOCK = 1 << 20  # bytes
@@ -79,7 +80,11 @@ def opened(address: str, wanted: str) -> Iterator[BinaryIO]:
 def _csv(delimiter: str) -> Callable[[BinaryIO, str, list[str]], Iterator[pa.RecordBatch]]:
     def read(file: BinaryIO, address: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         quoted = delimiter == ","
-        header = _header(file, delimiter)
+        try:
+            header = _header(file, delimiter)
+        except csv.Error as error:
+            wanted = "names of columns, and lines that end in LF or CRLF"
+            raise TableError(f"{address}: its first line is not readable ({error}); wanted {wanted}") from error
         if not header:
             raise TableError(f"{address}: empty; wanted a first line with the names of the columns")
         if any(header.count(column) != 1 for column in columns):
@@ -126,7 +131,7 @@ def _json_row(line: bytes, where: str, columns: list[str]) -> list[str | None]:
 
 
 def _text(value: Any, where: str, column: str) -> str | None:
-    if isinstance(value, str) and not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+    if isinstance(value, str) and not is_unicode(value):
         raise TableError(f"{where}: `{column}` has half a surrogate pair, wanted Unicode text")
     if value is None or isinstance(value, str):
         return value

@@ -20,6 +20,11 @@ WORDPIECE_TOKENS = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 _NAMES = {role: (WORDPIECE_TOKENS[role], WORD_LEVEL_TOKENS[role]) for role in ROLES}  # as they may stand in a tokenizer
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a string is text: JSON can bring half of a surrogate pair, which no file holds and no tokenizer takes."""
+    return text.isprintable() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 @dataclass(frozen=True)
 class TokenTable:
     """The tokens of a vocabulary.

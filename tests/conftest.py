@@ -24,14 +24,6 @@ _TEXT = "a crane is flying driver came he just left the river over old bridge un
 WORDS = _TEXT.split()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of processes that test side by side, each takes whole files, and one takes all that need a stack, so that one is brought up."""
-    for item in items:
-        shared = "stack" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("stack" if shared else item.path.stem))
-
-
 @pytest.fixture(scope="session")
 def wikitext2() -> str:
     """The address of the real corpus."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SettingsError
 
-from ..names import is_version_address
 from ..options import whole_number
 from ..places import QUIET
 from .printing import numbers, print_lines, printing
@@ -42,7 +41,7 @@ def add_commands(commands: Any) -> None:
     fill.add_argument("model", help="an address such as models:/bert-mini@champion, or an encoder folder")
     fill.add_argument("text", help="with the vocabulary's mask token in it: [MASK], of tiny <mask>")
     fill.add_argument("--top", default="5", help="how many tokens for each mask (default: %(default)s)")
-    fill.set_defaults(run_command=_fill_mask)
+    fill.set_defaults(run_command=_fill_mask, interrupted="nothing was begun that lasts")
 
 
 def load_encoder(model: str) -> "Encoder":
@@ -51,8 +50,6 @@ def load_encoder(model: str) -> "Encoder":
         os.environ.setdefault(name, value)
     folder = Path(model)
     if model.startswith("models:"):
-        if not is_version_address(model):
-            raise SettingsError(f"{model}: not a version; wanted models:/NAME/NUMBER or models:/NAME@ALIAS")
         from .. import models  # imports MLflow
 
         folder = models.download(model)

@@ -2,16 +2,15 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.addresses import without_credentials
+from pipeline.addresses import refuse_credentials, without_credentials
 from pipeline.errors import SettingsError
 from pipeline.finetuning.settings import QUESTION_ANSWERING, TASKS, FinetuningSettings
-from pipeline.tables import read_table
+from pipeline.staging import check_place, written_whole
 
 from ..names import check_model_name
 from ..options import read_entries
@@ -46,17 +45,22 @@ def add_commands(commands: Any) -> None:
     predict.add_argument("model", help="an address such as models:/bert-mini-reviews@champion, or a folder")
     predict.add_argument("text", nargs="?", help="a text; of question answering the question")
     predict.add_argument("text_pair", nargs="?", help="the second text of a pair; of question answering the context")
-    predict.add_argument("--file", metavar="ADDRESS", help="TSV, CSV, JSON Lines or Parquet, a prediction a row, instead of a text")
-    predict.add_argument("--column", default=_TEXT, help="of --file: column of the text or question (default: %(default)s)")
-    predict.add_argument("--pair-column", help="of --file: column of the second text or context")
+    predict.add_argument(
+        "--file", metavar="ADDRESS", help="many: a text file, a text a line; .tsv, .csv, .jsonl or .parquet; or - for standard input"
+    )
+    predict.add_argument("--column", help=f"of a table: column of the text or question (default: {_TEXT})")
+    predict.add_argument("--pair-column", help="of a table: column of the second text or context")
+    predict.add_argument("--pairs", action="store_true", help="each line of a text file is a pair, with a TAB between")
     predict.add_argument("--to", metavar="PATH", help="of --file: JSON Lines to write (default: standard output)")
-    predict.set_defaults(run_command=_predict)
+    predict.set_defaults(run_command=_predict, interrupted="the same command begins again")
 
 
 def _finetune(options: argparse.Namespace) -> None:
     settings = read_entries(options.set, {_SECTION})[_SECTION]
     FinetuningSettings.read(settings).check(options.task)  # all that matters is that nothing is refused
     check_model_name(options.model_name)
+    for option in ("train", "held_out"):
+        refuse_credentials(f"--{option.replace('_', '-')}", getattr(options, option) or "")
     environment.prepare()
     from .. import runner  # imports Prefect and MLflow
 
@@ -85,16 +89,28 @@ def _predict(options: argparse.Namespace) -> None:
     if options.file is None and options.to:
         raise SettingsError("--to: got one without --file, wanted both")
     environment.set_quiet()
-    model = _load(options.model)
     if options.file is None:
-        (found,) = model.predict([(options.text, options.text_pair)])
+        (found,) = _load(options.model).predict([(options.text, options.text_pair)])
         print_lines(_lines(found))
-        return
-    lines = (json.dumps(found, ensure_ascii=False) for found in model.predict(_rows(options.file, options.column, options.pair_column)))
+    else:
+        _predict_many(options)
+
+
+def _predict_many(options: argparse.Namespace) -> None:
+    from pipeline.encoding_inputs import Source, check_source  # imports torch
+
+    source = Source(options.file, options.column or _TEXT, options.pair_column, options.pairs)
+    check_source(source, lambda name: bool(getattr(options, name)))
+    if options.to:
+        check_place(Path(options.to))
+    model = _load(options.model)
+    inputs = ((entry, None) if isinstance(entry, str) else entry for entry in source.read())
+    lines = (json.dumps(found, ensure_ascii=False) for found in model.predict(inputs, where=source.where))
     if options.to is None:
         print_lines(lines)
-    else:
-        _write(Path(options.to), lines)
+        return
+    with written_whole(Path(options.to)) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _load(model: str) -> "Finetuned":
@@ -108,17 +124,6 @@ def _load(model: str) -> "Finetuned":
     return Finetuned.load(folder)
 
 
-def _rows(address: str, column: str, pair_column: str | None) -> Iterator[tuple[str, str | None]]:
-    columns = [column, *([pair_column] if pair_column else [])]
-    number = 0
-    for batch in read_table(address, columns):
-        for values in zip(*(values.to_pylist() for values in batch.columns), strict=True):
-            number += 1
-            if empty := [name for name, value in zip(columns, values, strict=True) if not (value or "").strip()]:
-                raise SettingsError(f"{without_credentials(address)}: row {number}: {empty[0]} is empty; wanted text")
-            yield values[0], values[1] if pair_column else None
-
-
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     if "label" not in found:
         yield f"{found['answer'] or '(no answer)'}"
@@ -127,15 +132,3 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield found["label"]
     for label, probability in sorted(found["probabilities"].items(), key=lambda entry: -entry[1]):
         yield f"{label:>16}  {probability:.4f}"
-
-
-def _write(path: Path, lines: Iterator[str]) -> None:
-    """Write a file whole or not at all."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(f"{line}\n")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -9,9 +9,10 @@ from pipeline.errors import PipelineError
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print; see `printing`."""
-    with printing():
-        print(*lines, sep="\n")
+    """Print each as it comes; see `printing`. What goes wrong in making one is not taken for a fault of printing."""
+    for line in lines:
+        with printing():
+            print(line)
 
 
 @contextmanager

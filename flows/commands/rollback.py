@@ -18,7 +18,7 @@ def add_commands(commands: Any) -> None:
     rollback = commands.add_parser("rollback", help="make the champion before the present one the champion again")
     rollback.add_argument("name", help="of the model, such as bert-tiny or models:/bert-tiny")
     rollback.add_argument("--to", metavar="NUMBER", help="make this version the champion instead, whatever the gate says")
-    rollback.set_defaults(run_command=_roll_back)
+    rollback.set_defaults(run_command=_roll_back, interrupted="the same command finishes what was begun")
 
 
 def _roll_back(options: argparse.Namespace) -> None:
@@ -27,11 +27,11 @@ def _roll_back(options: argparse.Namespace) -> None:
         raise SettingsError(f"rollback: got {options.name!r}, wanted a model's name, such as bert-tiny")
     name = found[1]
     check_model_name(name)
-    if options.to is not None and not options.to.isdecimal():
+    if options.to is not None and not (options.to.isascii() and options.to.isdecimal()):
         raise SettingsError(f"--to: got {options.to!r}, wanted the number of a version")
     from .. import aliases  # imports MLflow
 
     with store().lease("gate", name):
-        old, new = aliases.make_champion(name, options.to) if options.to else aliases.roll_back(name)
+        old, new = aliases.make_champion(name, str(int(options.to))) if options.to else aliases.roll_back(name)
     was = f", {old.uri} no longer" if old and old.number != new.number else ""
     print(f"{new.uri} is champion{was}")

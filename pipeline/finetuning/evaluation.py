@@ -6,9 +6,12 @@ gets, by the same code, in fp32; classes go by their names, so that models of ot
 
 from collections.abc import Sequence
 
+from ..comparison import Comparison
 from .examples import Example, Labelled, Question
 from .figures import answer_figures, class_figures
 from .prediction import Finetuned
+
+_MISSES = {"accuracy": "error rate", "f1": "1 - F1"}  # lower is better
 
 
 def evaluate(model: Finetuned, examples: Sequence[Example], batch_size: int = 32) -> dict[str, float]:
@@ -22,7 +25,11 @@ def evaluate(model: Finetuned, examples: Sequence[Example], batch_size: int = 32
     return answer_figures([found.answer for found in answers], [[text for text, _ in row.answers] for row in questions])
 
 
-def deciding(figures: dict[str, float]) -> tuple[str, float]:
-    """The figure that versions are compared by: accuracy, or of answers F1."""
-    name = "accuracy" if "accuracy" in figures else "f1"
-    return name, figures[name]
+def compare(ours: dict[str, float], theirs: dict[str, float] | None, rows: int) -> Comparison:
+    """A candidate's figures beside a champion's on the same rows, by what accuracy lacks, or of answers F1.
+
+    :param theirs: None: there is no champion.
+    """
+    name = "accuracy" if "accuracy" in ours else "f1"
+    both = {figure: (value, theirs[figure] if theirs else None) for figure, value in ours.items()}
+    return Comparison(_MISSES[name], rows, 1 - ours[name], 1 - theirs[name] if theirs else None, both)

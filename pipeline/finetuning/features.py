@@ -5,8 +5,9 @@ where its tokens stand in it. The decision that matters: the tokenizer of the en
 tokens included, so that transformers makes the same rows of the same folder.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from tokenizers import Encoding, Tokenizer
@@ -19,6 +20,13 @@ _AT_ONCE = 1024  # inputs; what the tokenizer says of one takes more room than i
 
 Input = tuple[str, str | None]
 """A sentence and, of a pair, the second."""
+Where = Callable[[int], str]
+"""Begins a message about an input, by its number from 0."""
+
+
+def numbered(number: int) -> str:
+    """What a message begins with where nobody knows better."""
+    return f"input {number}: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +62,51 @@ class Rows:
 
     def __init__(self, tokenizer: Tokenizer, table: TokenTable, max_length: int, doc_stride: int) -> None:
         self._tokenizer, self._table = tokenizer, table
+        self._tokenizer.no_truncation()
         self._max_length, self._doc_stride = max_length, doc_stride
         # Half of what the special tokens and the overlap leave, so that a window always has some of the context.
         self._question_length = (max_length - _SPECIAL - doc_stride) // 2
+
+    # A tokenizer for each way to cut, since one whose way is changed in a thread has it changed in the others.
+
+    @cached_property
+    def _rows(self) -> Tokenizer:
+        tokenizer = _copy(self._tokenizer)
+        tokenizer.enable_truncation(self._max_length, strategy="longest_first")
+        return tokenizer
+
+    @cached_property
+    def _windows(self) -> Tokenizer:
+        tokenizer = _copy(self._tokenizer)
+        tokenizer.enable_truncation(self._max_length, stride=self._doc_stride, strategy="only_second")
+        return tokenizer
 
     def of(self, inputs: Iterable[Input]) -> Iterator[Row]:
         """A row for each sentence or pair; what is too long is cut at its end, of a pair the longer one first."""
         remaining = iter(inputs)
         while part := list(islice(remaining, _AT_ONCE)):
-            self._tokenizer.enable_truncation(self._max_length, strategy="longest_first")
-            for row in self._encode([first if second is None else (first, second) for first, second in part]):
+            for row in _encode(self._rows, [first if second is None else (first, second) for first, second in part]):
                 yield self._row(row)
 
-    def windows(self, questions: Iterable[tuple[str, str]]) -> Iterator[list[Window]]:
+    def windows(self, questions: Iterable[tuple[str, str]], where: Where = numbered) -> Iterator[list[Window]]:
         """The windows of each question with its context: at least one, each with a token of the context.
 
-        :raises EncodingError: no token of a context or of a question is left; counts them from 0.
+        :raises EncodingError: no token of a context or of a question is left.
         """
         remaining = enumerate(questions)
         while part := list(islice(remaining, _AT_ONCE)):
             numbers, pairs = zip(*part, strict=True)
             cut = [(question, context) for question, (_, context) in zip(self._cut([first for first, _ in pairs]), pairs, strict=True)]
-            self._tokenizer.enable_truncation(self._max_length, stride=self._doc_stride, strategy="only_second")
-            for number, row in zip(numbers, self._encode(cut), strict=True):
+            for number, row in zip(numbers, _encode(self._windows, cut), strict=True):
                 found = [self._window(window) for window in (row, *row.overflowing)]
                 if not all(window.spans for window in found):
-                    raise EncodingError(f"input {number}: its context has no token; wanted text that the answer may stand in")
+                    raise EncodingError(f"{where(number)}its context has no token; wanted text that the answer may stand in")
                 yield found
 
     def _cut(self, questions: Sequence[str]) -> list[str]:
-        self._tokenizer.no_truncation()
         limit = self._question_length
         rows = self._tokenizer.encode_batch(list(questions), add_special_tokens=False)
         return [text[: row.offsets[limit - 1][1]] if len(row.ids) > limit else text for text, row in zip(questions, rows, strict=True)]
-
-    def _encode(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoding]:
-        rows: list[Encoding] = self._tokenizer.encode_batch(list(texts))
-        return rows
 
     def _row(self, row: Encoding) -> Row:
         return Row(self._table.row_ids(row.ids, row.special_tokens_mask), row.type_ids)
@@ -98,3 +114,14 @@ class Rows:
     def _window(self, row: Encoding) -> Window:
         places = [place for place, sequence in enumerate(row.sequence_ids) if sequence == 1]
         return Window(self._row(row), places[0] if places else 0, [row.offsets[place] for place in places])
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str | tuple[str, str]]) -> list[Encoding]:
+    rows: list[Encoding] = tokenizer.encode_batch(list(texts))
+    return rows
+
+
+def _copy(tokenizer: Tokenizer) -> Tokenizer:
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # which its JSON does not hold
+    return copy

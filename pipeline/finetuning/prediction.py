@@ -9,6 +9,7 @@ Legend: B rows, L the longest row's length, K classes.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from ..errors import EncodingError
 from ..model.finetuning import Rows as Batch
-from ..tokens import TokenTable
-from .features import Input, Row, Rows, Window
+from ..tokens import TokenTable, is_unicode
+from .features import Input, Row, Rows, Where, Window, numbered
 from .head_format import Head, Model, load_with_head
 
 _AT_ONCE = 4096  # inputs among which those of like length go together
@@ -59,31 +60,34 @@ class Finetuned:
         """
         return cls(*load_with_head(Path(folder)))
 
-    def predict(self, inputs: Iterable[Input], batch_size: int = 32) -> Iterator[dict[str, Any]]:
+    def predict(self, inputs: Iterable[Input], batch_size: int = 32, where: Where = numbered) -> Iterator[dict[str, Any]]:
         """What the task gives for each text or pair, of question answering for each question and context, as plain values.
 
+        :param where: begins a message about an input.
         :raises EncodingError: an input is empty, or lacks its second text.
         """
         remaining = enumerate(inputs)
         while part := list(islice(remaining, _AT_ONCE)):
             for number, entry in part:
-                self._check(number, entry)
-            entries = [entry for _, entry in part]
-            found: Sequence[Prediction | Answer] = (
-                self.classify(entries, batch_size) if self.head.labels else self.answer([(a, b or "") for a, b in entries], batch_size)
-            )
+                self._check(where(number), entry)
+            first, entries = part[0][0], [entry for _, entry in part]
+            found: Sequence[Prediction | Answer]
+            if self.head.labels:
+                found = self.classify(entries, batch_size)
+            else:
+                found = self.answer([(a, b or "") for a, b in entries], batch_size, partial(_named, where, first))
             yield from map(asdict, found)
 
-    def _check(self, number: int, entry: Input) -> None:
+    def _check(self, where: str, entry: Input) -> None:
         texts = [text for text in entry if text is not None]
         wanted = {"classification": "one text", "pair_classification": "a pair of texts"}.get(self.head.task, "a question and its context")
         if len(texts) != (1 if self.head.task == "classification" else 2):
-            raise EncodingError(f"input {number}: got {len(texts)} texts; wanted {wanted}, the model being one of {self.head.task}")
+            raise EncodingError(f"{where}got {len(texts)} texts; wanted {wanted}, the model being one of {self.head.task}")
         for text in texts:
             if not text.strip():
-                raise EncodingError(f"input {number}: got an empty text; wanted some words")
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise EncodingError(f"input {number}: got {text!r:.80}, which is not valid text; wanted Unicode")
+                raise EncodingError(f"{where}got an empty text; wanted some words")
+            if not is_unicode(text):
+                raise EncodingError(f"{where}got {text!r:.80}, which is not valid text; wanted Unicode")
 
     def classify(self, inputs: Sequence[Input], batch_size: int = 32) -> list[Prediction]:
         """The class of each sentence or pair."""
@@ -101,9 +105,9 @@ class Finetuned:
             found[numbers] = logits
         return found
 
-    def answer(self, questions: Sequence[tuple[str, str]], batch_size: int = 32) -> list[Answer]:
+    def answer(self, questions: Sequence[tuple[str, str]], batch_size: int = 32, where: Where = numbered) -> list[Answer]:
         """The answer of each question in its context."""
-        windows = list(self.rows.windows(questions))
+        windows = list(self.rows.windows(questions, where))
         owners = [(question, window) for question, found in enumerate(windows) for window in found]
         logits: list[Tensor] = [torch.empty(0)] * len(owners)
         for numbers, found in self._logits([window.row for _, window in owners], batch_size):
@@ -146,6 +150,10 @@ class Finetuned:
             numbers = order[start : start + batch_size]
             yield numbers, self.model(batch_of([rows[number] for number in numbers], self.device)).cpu()
         self.model.train(was_training)
+
+
+def _named(where: Where, first: int, place: int) -> str:
+    return where(first + place)
 
 
 def batch_of(rows: Sequence[Row], device: torch.device) -> Batch:

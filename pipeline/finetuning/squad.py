@@ -10,7 +10,8 @@ from typing import Any
 
 from ..addresses import without_credentials
 from ..errors import LabelledDataError
-from ..files import read_file
+from ..tables import opened
+from ..tokens import is_unicode
 from .examples import Question
 
 _FORM = "SQuAD's form, {data: [{paragraphs: [{context, qas: [{id, question, answers: [{text, answer_start}]}]}]}]}"
@@ -19,15 +20,14 @@ _FORM = "SQuAD's form, {data: [{paragraphs: [{context, qas: [{id, question, answ
 def read_squad(address: str) -> list[Question]:
     """The questions of a file.
 
-    :raises LabelledDataError: names the file, the question and what is wrong with it.
+    :raises LabelledDataError: names the file, the question and what is wrong with it. :raises TableError: it cannot be read.
     """
     shown = without_credentials(address)
-    try:
-        values = json.loads(read_file(address))
-    except FileNotFoundError:
-        raise LabelledDataError(f"{shown}: nothing there; wanted a JSON file in {_FORM}") from None
-    except (ValueError, RecursionError) as error:
-        raise LabelledDataError(f"{shown}: not JSON ({error}); wanted {_FORM}") from error
+    with opened(address, f"a JSON file in {_FORM}") as file:
+        try:
+            values = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise LabelledDataError(f"{shown}: not JSON ({error}); wanted {_FORM}") from error
     return list(_questions(values, shown))
 
 
@@ -61,4 +61,6 @@ def _question(entry: Any, context: str, where: str) -> Question:
 def _text(entry: Any, name: str) -> str:
     if not isinstance(entry[name], str):
         raise TypeError(f"{name} is {entry[name]!r:.40}, no text")
+    if not is_unicode(entry[name]):
+        raise TypeError(f"{name} has half a surrogate pair, wanted Unicode text")
     return str(entry[name])

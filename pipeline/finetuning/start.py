@@ -20,14 +20,16 @@ from ..encoder_format import CONFIG, HEADS, TOKENIZER_CONFIG, WEIGHTS, from_tran
 from ..errors import DamagedOutputError, TrainingError
 from ..export import STAGE as ENCODER
 from ..files import file_digest
+from ..lineage import read_manifest
 from ..model.encoder import EncoderShape
 from ..starting import STAGE as PRETRAINED
-from ..storage import MANIFEST, Output, Recipe, Store
+from ..starting import open_pretrained, write_checkpoint
+from ..storage import Output, Recipe, Store
 from ..tokens import TOKENIZER
-from .head_format import Head, Model
+from .head_format import Head, Model, open_tokenizer
 from .settings import FinetuningSettings
 
-FORMAT = 2  # of stage pretrained: 1 has no tokenizer
+FORMAT = 3  # of stage pretrained: 1 has no tokenizer, 2 its files as they came
 _FILES = (CONFIG, WEIGHTS, TOKENIZER)
 _POOLER = "next_sentence.pooler"
 
@@ -40,33 +42,35 @@ def publish_start(store: Store, folder: Path) -> Output:
     for name in _FILES:
         if not (folder / name).is_file():
             raise TrainingError(f"encoder: {folder}: no {name} here; wanted an encoder folder")
-    head = _manifest(folder)
-    if head.get("stage") == ENCODER:
+    head = read_manifest(folder)
+    if head and head["stage"] == ENCODER:
         return store.whole(ENCODER, head["key"]) or _restore(store, folder, head)
-    names = [name for name in (*_FILES, TOKENIZER_CONFIG) if (folder / name).is_file()]
-    digests = {name: file_digest(str(folder / name)) for name in names}
+    return _publish_other(store, folder)
+
+
+def _publish_other(store: Store, folder: Path) -> Output:
+    """Check and publish an encoder of nobody's, or of transformers'."""
+    checkpoint = open_pretrained(str(folder), "encoder")
+    table = open_tokenizer(folder)[1]
+    if len(table) > checkpoint.shape.vocab_size:
+        got = f"{len(table)} tokens in its {TOKENIZER}, vocab_size {checkpoint.shape.vocab_size} in its {CONFIG}"
+        raise TrainingError(f"encoder: {folder}: {got}; wanted the tokenizer that it was trained with")
+    names = [name for name in (TOKENIZER, TOKENIZER_CONFIG) if (folder / name).is_file()]
+    digests = {**checkpoint.digests, **{name: file_digest(str(folder / name)) for name in names}}
 
     def build(staging: Path) -> dict[str, Any]:
         for name in names:
             shutil.copyfile(folder / name, staging / name)
-        return {"name": folder.name}
+        return {"name": folder.name, **write_checkpoint(checkpoint, table, staging)}
 
     return store.make(Recipe(PRETRAINED, FORMAT, digests, {}), build, recorded={"source": str(folder)}, verify=True)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """What the folder's manifest says; nothing where it has none."""
-    path = folder / MANIFEST
-    try:
-        values = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise DamagedOutputError(f"encoder: {path}: not JSON ({error}); fetch the encoder again") from error
-    return values if isinstance(values, dict) else {}
 
 
 def _restore(store: Store, folder: Path, head: Mapping[str, Any]) -> Output:
     """Put an encoder that came from elsewhere under its own key."""
     for entry in head["files"]:
+        if Path(entry["name"]).name != entry["name"]:
+            raise DamagedOutputError(f"encoder: {folder}: its manifest lists {entry['name']!r}; wanted names of files in it")
         if (found := file_digest(str(folder / entry["name"]))) != entry["sha256"]:
             raise DamagedOutputError(f"encoder: {folder / entry['name']}: sha256 {found}, wanted {entry['sha256']}; fetch it again")
     with store.lease(ENCODER, head["key"]), store.staging() as staging:
@@ -85,7 +89,7 @@ def start_model(folder: Path, head: Head, settings: FinetuningSettings, *, rando
     """
     try:
         shape = shape_of(json.loads((folder / CONFIG).read_text("utf-8")))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, AttributeError) as error:
         raise TrainingError(f"encoder: {folder}/{CONFIG}: {error}; wanted an encoder's") from error
     if settings.max_length > shape.max_position_embeddings:
         wanted = f"at most {shape.max_position_embeddings}, what the encoder takes"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows import aliases, cli, finetune_encoder, models, processes, registry
+from flows import aliases, cli, models, processes, registry, versions
 from flows.names import finetuned_name
 from flows.places import tracking_uri
 from pipeline.clean import keys_in, removable, survey
@@ -323,6 +323,6 @@ def test_a_name_of_encoders_is_refused(walked: Walked, database: MlflowClient) -
     with pytest.raises(
         SettingsError, match=r"model_name: got bert-mini, which is of encoders \(models:/bert-mini/1\); wanted a name of its own"
     ):
-        finetune_encoder.refuse_other_kinds("bert-mini", "classification")
-    finetune_encoder.refuse_other_kinds("bert-mini-reviews", "classification")
-    finetune_encoder.refuse_other_kinds("bert-nobody", "classification")
+        versions.refuse_other_kinds("bert-mini", "classification")
+    versions.refuse_other_kinds("bert-mini-reviews", "classification")
+    versions.refuse_other_kinds("bert-nobody", "classification")

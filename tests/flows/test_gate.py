@@ -18,15 +18,15 @@ import torch
 from mlflow import MlflowClient
 from safetensors.torch import load_file
 
-from flows import aliases, cli, gate, models, registry
+from flows import aliases, cli, gate, models, registry, versions
 from flows.aliases import CHALLENGER, CHAMPION, PREVIOUS
 from flows.gate import Decision
 from flows.places import tracking_uri
 from flows.registry import Version
-from pipeline.comparison import BITS, LOSS, Comparison
+from pipeline.comparison import BITS, LOSS, MLM_LOSS, Comparison
 from pipeline.data.tokenizer import Vocabulary
 from pipeline.encoding import Encoder
-from pipeline.errors import RegistryError, RegistryUnavailableError
+from pipeline.errors import RegistryError, RegistryUnavailableError, SettingsError
 from pipeline.export import export_encoder
 from pipeline.settings import Preset
 from pipeline.storage import Output, Recipe, Store
@@ -81,7 +81,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory, small_preset: Preset) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERT_STORE", str(folder / "store"))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield Arena(built, encoders, registry.start_run("a run", {}, {"run_key": "abc"}))
+        yield Arena(built, encoders, registry.start_run("a run", {"shards.pairs": small_preset.shards.pairs}, {"run_key": "abc"}))
 
 
 def damage(run: Output, noise: float, folder: Path) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def test_a_champion_that_cannot_be_fetched_now_stays(arena: Arena, monkeypatch: 
     arena.enter(name, "better")
     candidate = arena.register(name, "damaged")
 
-    def fetch(artifact_uri: str) -> str:
+    def fetch(**_: str) -> str:
         raise requests.ConnectionError("the store of files is away")
 
     with monkeypatch.context() as patch, pytest.raises(RegistryUnavailableError, match="its files cannot be fetched"):
@@ -360,6 +360,51 @@ def test_a_champion_that_cannot_be_fetched_now_stays(arena: Arena, monkeypatch: 
         arena.decide(candidate, "damaged")
     assert aliases.of(name) == {CHAMPION: "1"}
     assert "gate.decision" not in tags(candidate)
+
+
+def test_a_head_is_no_champion_of_encoders(arena: Arena, tmp_path: Path) -> None:
+    name, champion = "bert-kinds", arena.encoders["better"]
+    tags = {"encoder_key": champion.key, "finetuned_key": "f" * 20, "task": "classification"}
+    given = {"tags": tags, "description": lambda _: "", "tables": {}, "figures": {}, "kind": models.FINETUNED}
+    aliases.promote(models.register(name, arena.run_id, Path(champion.address), **given))
+    assert models.find_version(name, champion.key) is None, "it holds a head"
+    with pytest.raises(
+        SettingsError, match=rf"got {name}, which is of classification \(models:/{name}/1\); wanted a name of its own for enc"
+    ):
+        versions.refuse_other_kinds(name)
+    with pytest.raises(RegistryError, match=rf"models:/{name}/1: holds an encoder with a head; wanted an encoder"):
+        arena.enter(name, "damaged")
+    assert aliases.of(name) == {CHAMPION: "1"}
+    with pytest.raises(RegistryError, match=rf"models:/{name}/1: is fine-tuned; wanted an encoder, such as the one that it started from"):
+        versions.encoder_key(versions.at(f"models:/{name}/1"))
+
+
+def test_heads_that_were_taught_other_pairs_do_not_decide(arena: Arena) -> None:
+    name, own = "bert-pairs", arena.built.preset.shards.pairs
+    arena.enter(name, "better")
+    candidate, encoder = arena.register(name, "alike"), arena.encoders["alike"]
+    preset = arena.built.preset.override(shards={"pairs": "none" if own != "none" else "neighbours"})
+    decision = gate.decide(arena.built.store, candidate, encoder, arena.built.corpus, arena.built.valid, preset)
+    assert decision.comparison is not None
+    assert decision.comparison.rule == MLM_LOSS
+    assert decision.comparison.candidate == decision.comparison.details["mlm_loss"][0]
+
+
+def test_a_name_whose_champion_was_taken_away_says_so(arena: Arena) -> None:
+    name = "bert-bare"
+    first = arena.enter(name, "better")
+    MlflowClient(tracking_uri()).delete_registered_model_alias(name, CHAMPION)
+    said = str(arena.decide(first.version, "better"))
+    assert f"was decided to be champion; {name} has no champion now, `rollback {name} --to NUMBER`" in said
+
+
+def test_a_number_may_be_typed_with_zeros(arena: Arena) -> None:
+    name = "bert-zeros"
+    for which in ("damaged", "worse", "better"):
+        arena.enter(name, which, margin=1.0)
+    assert cli.main(["rollback", name, "--to", "03"]) == 0
+    assert aliases.of(name) == {CHAMPION: "3", PREVIOUS: "2"}
+    assert cli.main(["rollback", name, "--to", "٢"]) == 1
 
 
 def test_a_champion_that_is_deleted_leaves_its_place_to_the_one_before(arena: Arena) -> None:

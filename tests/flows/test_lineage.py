@@ -235,6 +235,16 @@ def test_a_copy_without_its_manifest_is_compared_with_the_store(
     assert verify(f"models:/{NAME}/1", capsys)[0] == (0 if tidied else 1)
 
 
+def test_a_chain_goes_on_where_the_registrys_files_are_gone(restored: Path, copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(restored)
+    status, said, error = verify(f"models:/{NAME}/1", capsys)
+    assert status == 1
+    assert error == "error: the first link that does not hold is: encoder in the registry\n"
+    assert f"DOES NOT HOLD: models:/{NAME}/1: holds no encoder folder" in said
+    assert "\nvocabulary " in said and "\ncorpus " in said
+    assert cli.main(["lineage", f"models:/{NAME}/1"]) == 0
+
+
 def test_a_damaged_manifest_in_the_registry_is_named(restored: Path, copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (restored / MANIFEST).write_text("{", "utf-8")
     status, said, error = verify(f"models:/{NAME}/1", capsys)

@@ -131,10 +131,10 @@ def test_what_ends_amid_it_leaves_nothing_that_looks_whole(encoder: Encoder, tmp
     with pytest.raises(EncodingError, match="input 1: "):
         write_vectors(tmp_path / "a.npy", Stream(encoder).encode(texts), encoder, pooled=True)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.npy", b"before")]
-    with pytest.raises(EncodingError, match=r"nowhere/a.npy: its folder is not there; wanted a file"):
+    with pytest.raises(PipelineError, match=r"nowhere/a.npy: its folder is not there; wanted a file"):
         write_vectors(tmp_path / "nowhere" / "a.npy", [], encoder, pooled=True)
     (tmp_path / "b.npy").mkdir()
-    with pytest.raises(EncodingError, match=r"b.npy: a folder; wanted a file"):
+    with pytest.raises(PipelineError, match=r"b.npy: a folder; wanted a file"):
         write_vectors(tmp_path / "b.npy", [], encoder, pooled=True)
     with pytest.raises(EncodingError, match=r"a.txt: not a known kind of file; wanted a name that ends in .npy, .jsonl, .parquet"):
         write_vectors(tmp_path / "a.txt", [], encoder, pooled=True)

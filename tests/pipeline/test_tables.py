@@ -65,6 +65,14 @@ def test_a_float_is_the_same_text_in_every_form(tmp_path: Path) -> None:
         assert rows(tmp_path / "a.parquet", "label") == wanted
 
 
+def test_line_ends_of_old_macs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text,label\ra,1\rb,2\r")
+    with pytest.raises(
+        TableError, match=r"a.csv: its first line is not readable \(.*\); wanted names of columns, and lines that end in LF"
+    ):
+        rows(tmp_path / "a.csv", "text")
+
+
 def test_many_rows_come_in_batches(tmp_path: Path) -> None:
     for name, write in (("a.parquet", pq.write_table), ("a.csv", pacsv.write_csv)):
         write(pa.table({"text": [f"row {number} of many rows" * 3 for number in range(50_000)]}), tmp_path / name)

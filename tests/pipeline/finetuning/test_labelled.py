@@ -1,5 +1,6 @@
 """Labelled data: the same rows in any form are the same data, and what is wrong is one line that says where."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, SettingsError
 from pipeline.finetuning.examples import Labelled, Question
 from pipeline.finetuning.labelled import HELD_OUT, TRAIN, Columns, publish_labelled, read_labelled
 from pipeline.finetuning.squad import read_squad
@@ -110,19 +111,29 @@ def asked(**changed: Any) -> dict[str, Any]:
         (asked(answers=[]), r"question 'q1': has no answer; wanted one, or is_impossible: true"),
         (asked(question=" "), r"question 'q1': its question is empty"),
         (asked(answers=[{"text": "crane"}]), r"after question 'q1': KeyError: 'answer_start'; wanted SQuAD's form"),
+        (asked(question="what \ud83d flies"), r"after question 'q1': TypeError: question has half a surrogate pair"),
         ([1], r"after the head: TypeError"),
         ({"rows": []}, r"after the head: KeyError: 'data'"),
     ],
-    ids=["offset", "negative", "empty answer", "no answer", "empty question", "no offset", "list", "no data"],
+    ids=["offset", "negative", "empty answer", "no answer", "empty question", "no offset", "surrogate", "list", "no data"],
 )
 def test_what_is_wrong_with_questions_is_one_line(tmp_path: Path, values: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=rf"train.json: {message}"):
         read_squad(str(write_json(tmp_path / "train.json", values)))
 
 
+def test_questions_may_be_packed_and_their_address_holds_no_secret(tmp_path: Path) -> None:
+    plain = write_json(tmp_path / "train.json", asked())
+    (tmp_path / "train.json.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_squad(str(tmp_path / "train.json.gz")) == read_squad(str(plain))
+    with pytest.raises(SettingsError, match="with a user, a password or a query") as caught:
+        read_squad("https://user:SECRET@127.0.0.1/train.json?token=SECRET")
+    assert "SECRET" not in str(caught.value)
+
+
 def test_files_that_are_none_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{", "utf-8")
-    for name, message in (("train.json", "not JSON"), ("nowhere.json", "nothing there")):
+    for name, message in (("train.json", "not JSON"), ("nowhere.json", "no such file")):
         with pytest.raises(PipelineError, match=f"{name}: {message}"):
             read_squad(str(tmp_path / name))
 

@@ -2,18 +2,22 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from pipeline.errors import DamagedOutputError, EncodingError, SettingsError, TrainingError
+from pipeline.finetuning.features import Rows
+from pipeline.finetuning.head_format import open_tokenizer
 from pipeline.finetuning.loop import checkpoints, finetune
 from pipeline.finetuning.prediction import Finetuned
 from pipeline.finetuning.run import FinetuningRun
@@ -147,6 +151,73 @@ def test_what_an_encoder_cannot_do_is_one_line(store: Store, encoder: Output, tm
         FinetuningSettings(max_length=40, doc_stride=32).check("question_answering")
     with pytest.raises(TrainingError, match=r"no config.json here; wanted an encoder folder"):
         publish_start(store, tmp_path)
+
+
+def changed(encoder: Output, folder: Path, **values: Any) -> Path:
+    """An encoder folder of nobody's with other values in its configuration."""
+    shutil.copytree(encoder.address, folder)
+    (folder / MANIFEST).unlink()
+    config = json.loads((folder / "config.json").read_text("utf-8")) | values
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_size": 10**6}, r"word_embeddings.weight \(\d+, 16\), wanted \(1000000, 16\)"),
+        ({"hidden_size": "16"}, r"hidden_size '16', wanted a number from 1 on"),
+        ({"num_attention_heads": 3}, r"hidden_size 16, wanted a multiple of num_attention_heads 3"),
+        ({"model_type": "roberta"}, r"model_type 'roberta', wanted 'bert'"),
+    ],
+)
+def test_an_encoder_folder_that_does_not_fit_is_one_line(encoder: Output, tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError, match=f"^encoder: .*{message}"):
+        publish_start(Store(str(tmp_path / "store")), changed(encoder, tmp_path / "changed", **values))
+
+
+def test_the_weights_of_a_bare_model_are_taken(encoder: Output, tmp_path: Path) -> None:
+    folder = changed(encoder, tmp_path / "bare")
+    named = {
+        name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items() if name.startswith("bert.")
+    }
+    save_file(named, folder / "model.safetensors")
+    start = publish_start(Store(str(tmp_path / "store")), folder)
+    found = load_file(Path(start.address) / "model.safetensors")
+    assert all(torch.equal(found[f"bert.{name}"], value) for name, value in named.items())
+
+
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(encoder: Output, tmp_path: Path) -> None:
+    shutil.copytree(encoder.address, tmp_path / "out")
+    head = json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))
+    head["files"][0]["name"] = "../../x"
+    for values, message in ((head, r"lists '../../x'; wanted names of files in it"), ({"stage": "encoder"}, "manifest.json")):
+        (tmp_path / "out" / MANIFEST).write_text(json.dumps(values), "utf-8")
+        with pytest.raises(DamagedOutputError, match=message):
+            publish_start(Store(str(tmp_path / "store")), tmp_path / "out")
+
+
+def test_threads_do_not_change_each_others_rows(encoder: Output) -> None:
+    """MLflow's server answers each request in a thread, by one model."""
+    rows = Rows(*open_tokenizer(Path(encoder.address)), max_length=16, doc_stride=4)
+    questions = [("what is flying ?", "the old crane " * 40)] * 20
+    wanted = [[window.row for window in found] for found in rows.windows(questions)]
+
+    def work(_: int) -> bool:
+        list(rows.of([("a crane " * 40, None)]))
+        return [[window.row for window in found] for found in rows.windows(questions)] == wanted
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(40)))
+
+
+def test_an_input_is_named_by_its_own_number(encoder: Output, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = data.plan(store, encoder, tmp_path, "question_answering", data.write_json(tmp_path / "a.json", data.squad(20)), epochs=1)
+    train(run, tmp_path / "out")
+    monkeypatch.setattr("pipeline.finetuning.prediction._AT_ONCE", 2)
+    asked = [("what ?", "a crane")] * 5 + [("what ?", "\u200b")]
+    with pytest.raises(EncodingError, match=r"^line 6: its context has no token"):
+        list(Finetuned.load(tmp_path / "out").predict(asked, where=lambda number: f"line {number + 1}: "))
 
 
 def test_an_encoder_from_elsewhere_keeps_its_key(encoder: Output, tmp_path: Path) -> None:
