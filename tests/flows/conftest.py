@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,27 @@ def environment(**changed: str) -> dict[str, str]:
     """This process's environment without settings of its own servers and stores."""
     ours = ("PREFECT_", "MLFLOW_", "BERT_", "POSTGRES_", "STACK")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changed
+
+
+# Runs command lines in one process, since each start of Prefect and MLflow takes seconds.
+_RUN_ALL = """
+import json, shlex, sys
+from flows import cli
+for line in json.load(sys.stdin):
+    print("$", line, flush=True)
+    print("status", cli.main(shlex.split(line)), flush=True)
+"""
+
+
+def run_all(lines: Sequence[str], folder: Path, settings: dict[str, str]) -> tuple[dict[str, str], str]:
+    """Run lines of `pretrain-bert`, all of which are to succeed. Returns what each printed, and all of standard error."""
+    command = [sys.executable, "-c", _RUN_ALL]
+    done = subprocess.run(command, input=json.dumps(lines), cwd=folder, env=settings, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = re.split(r"^\$ (.*)\n", done.stdout, flags=re.MULTILINE)
+    said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert {text.splitlines()[-1] for text in said.values()} == {"status 0"}, done.stdout + done.stderr
+    return said, done.stderr
 
 
 def write_corpus(folder: Path, text: Callable[[int, int], str], *, train: int, valid: int) -> Path:

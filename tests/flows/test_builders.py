@@ -64,9 +64,7 @@ def in_flow(settings: BuilderSettings, work: Callable[[Builders], Any]) -> Any:
     [
         ("threads", 1, 1),
         ("threads", 2, 2),
-        ("processes", 1, 1),
         ("processes", 2, 2),
-        ("dask", 1, 1),
         ("dask", 0, 2),
         ("address", 0, 2),
         ("address", 1, 1),

@@ -9,7 +9,6 @@ import importlib
 import json
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from flows import cli
 from flows.options import read_sections
 from pipeline.settings import recipe_of
 
-from .conftest import ROOT, environment, write_corpus
+from .conftest import ROOT, environment, run_all, write_corpus
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PROGRAMS = "make|prefect|pretrain-bert|export|source|unset|curl|mlflow|apt-get|cat|ssh|srun|tar"
@@ -198,13 +197,10 @@ def walked(tmp_path_factory: pytest.TempPathFactory, text) -> Path:
     folder = tmp_path_factory.mktemp("walked")
     corpus = write_corpus(folder / "texts", text, train=100, valid=20)
     settings = environment(PREFECT_API_URL="", PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-    for seed in ("0", "1"):
-        words = f"run --corpus {corpus} --model-name bert-tiny --steps 3 --set training.seed={seed} --set gate.margin=1"
-        more = ["training.batch_size=16", "vocabulary.min_count=1", "shards.buckets=2", "model.max_position_embeddings=64"]
-        command = [sys.executable, "-m", "flows.cli", *words.split(), *(part for entry in more for part in ("--set", entry))]
-        done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "models:/bert-tiny/2 is champion: held-out loss" in done.stdout
+    more = ["training.batch_size=16", "vocabulary.min_count=1", "shards.buckets=2", "model.max_position_embeddings=64", "gate.margin=1"]
+    line = f"run --corpus {corpus} --model-name bert-tiny --steps 3 {' '.join(f'--set {entry}' for entry in more)} --set training.seed="
+    said, _ = run_all([f"{line}0", f"{line}1"], folder, settings)
+    assert "models:/bert-tiny/2 is champion: held-out loss" in said[f"{line}1"]
     (folder / "sentences.txt").write_text("a crane is flying\nhe just left\n", "utf-8")
     (folder / "pairs.tsv").write_text("premise\thypothesis\na crane\tit left\n", "utf-8")
     pq.write_table(pa.table({"body": ["a crane is flying"]}), folder / "reviews.parquet")

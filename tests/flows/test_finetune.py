@@ -26,20 +26,12 @@ from pipeline.storage import Store
 from tests.pipeline import encoders
 from tests.pipeline.finetuning import data
 
-from .conftest import ROOT, environment, until
+from .conftest import ROOT, environment, run_all, until
 from .elsewhere import load_elsewhere
 
 PAGE = ROOT / "docs" / "fine-tuning.md"
 WEAK = "--set finetuning.learning_rate=1e-9 --set finetuning.epochs=1"
 STRONG = "--set finetuning.learning_rate=1e-2 --set finetuning.dropout=0.0 --set finetuning.epochs=5"
-# Runs command lines in one process, since each start of Prefect and MLflow takes seconds.
-RUN_ALL = """
-import json, shlex, sys
-from flows import cli
-for line in json.load(sys.stdin):
-    print("$", line, flush=True)
-    print("status", cli.main(shlex.split(line)), flush=True)
-"""
 
 
 def commands() -> list[str]:
@@ -119,14 +111,8 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     kill_amid_training(first, folder, settings)
     assert not list((folder / "store" / "finetuned").glob("*/manifest.json")), "a kill leaves nothing that can be taken for whole"
     lines = [first, *others, f"{first} ", f"{first} {WEAK}", f"{first} {STRONG}"]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL], input=json.dumps(lines), cwd=folder, env=settings, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    parts = re.split(r"^\$ (.*)\n", done.stdout, flags=re.MULTILINE)
-    said = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert {text.splitlines()[-1] for text in said.values()} == {"status 0"}, done.stdout + done.stderr
-    (folder / "log").write_text(done.stderr, "utf-8")
+    said, errors = run_all(lines, folder, settings)
+    (folder / "log").write_text(errors, "utf-8")
     return Walked(folder, said)
 
 
