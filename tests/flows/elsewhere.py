@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from flows import processes, services
+from flows.places import tracking_uri
 
 from .conftest import environment
 
@@ -55,6 +61,27 @@ def _command(folder: Path, code: str, address: str, **changed: str) -> dict[str,
 def load_elsewhere(folder: Path, code: str, address: str, **changed: str) -> subprocess.CompletedProcess[str]:
     """Run code in such a process."""
     return subprocess.run(**_command(folder, _PRELUDE + code, address, **changed), capture_output=True, timeout=120)
+
+
+@contextmanager
+def serving(command: Sequence[str], address: str, folder: Path) -> Iterator[None]:
+    """MLflow's server of a model, from when it answers on."""
+    settings = environment(MLFLOW_TRACKING_URI=tracking_uri(), OMP_NUM_THREADS="1", MLFLOW_DISABLE_TELEMETRY="true", PYTHONSAFEPATH="1")
+    settings.pop("PYTHONPATH", None)
+    settings["PATH"] = f"{Path(sys.executable).parent}:{settings['PATH']}"  # what the page's `source` does
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=log)
+    try:
+        begun = time.monotonic()
+        while not services.answers(f"{address}/ping"):
+            assert child.poll() is None and time.monotonic() - begun < 120, (folder / "log").read_text("utf-8")
+            time.sleep(0.1)
+        yield
+        assert child.poll() is None, "it lives after all of this"
+    finally:
+        if process := processes.find(child.pid):
+            processes.end(process, 5)
+        child.wait()
 
 
 class Elsewhere:

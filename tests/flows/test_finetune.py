@@ -7,12 +7,14 @@ import shlex
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -26,8 +28,8 @@ from pipeline.storage import Store
 from tests.pipeline import encoders
 from tests.pipeline.finetuning import data
 
-from .conftest import ROOT, environment, run_all, until
-from .elsewhere import load_elsewhere
+from .conftest import ROOT, environment, free_port, run_all, until
+from .elsewhere import load_elsewhere, serving
 
 PAGE = ROOT / "docs" / "fine-tuning.md"
 WEAK = "--set finetuning.learning_rate=1e-9 --set finetuning.epochs=1"
@@ -86,7 +88,7 @@ def kill_amid_training(line: str, folder: Path, settings: dict[str, str]) -> Non
         assert child.poll() is None, said.read_text("utf-8")
         return "epoch 1 of 3" in said.read_text("utf-8")
 
-    until(trains, "an epoch", seconds=120)
+    until(trains, "an epoch", seconds=300)
     itself = processes.find(child.pid)
     assert itself is not None
     family = processes.descendants([itself])
@@ -180,6 +182,30 @@ def test_the_better_one_is_champion_and_links_lead_to_the_encoder(walked: Walked
     assert run.data.params["finetuning.learning_rate"] == "0.01"
     assert len(database.get_metric_history(third.run_id, "held_out/accuracy")) == 5
     assert len(database.get_metric_history(third.run_id, "train/loss")) > 100
+
+
+def test_questions_are_answered_over_http_several_at_once(walked: Walked, database: MlflowClient, tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    line = f"mlflow models serve --model-uri models:/bert-mini-squad@champion --env-manager local --port {address.rpartition(':')[2]}"
+    model = Finetuned.load(models.download("models:/bert-mini-squad@champion", models.FINETUNED))
+    long = [("what flies ?", f"{'the old sky over trees ' * number} a crane flies over the river") for number in range(1, 33)]
+
+    def ask(inputs: list[dict[str, str]]) -> httpx.Response:
+        return httpx.post(f"{address}/invocations", json={"inputs": inputs}, timeout=120)
+
+    with serving(shlex.split(line), address, tmp_path), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda entry: ask([{"question": entry[0], "context": entry[1]}]), long))
+        assert [answer.status_code for answer in answers] == [200] * len(long)
+        found = [answer.json()["predictions"][0] for answer in answers]
+        for wrong, message in (
+            ({"text": "a crane"}, "wanted question and context"),
+            ({"question": "what ?", "context": " "}, "input 0: got an empty text"),
+            ({"question": "what ?", "kontext": "a crane"}, "kontext"),
+        ):
+            answer = ask([wrong])
+            assert answer.status_code == 400 and message in answer.json()["message"], answer.text
+    for one, wanted in zip(found, model.predict(long), strict=True):
+        assert (one["answer"], one["start"]) == (wanted["answer"], wanted["start"])
 
 
 def test_two_versions_are_compared(walked: Walked, database: MlflowClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ import mlflow
 import pandas as pd
 import pytest
 
-from flows import processes, services
 from flows.places import tracking_uri
 from pipeline.encoding import Encoder, Input
 from pipeline.errors import EncodingError
 
-from .conftest import ROOT, environment, free_port
+from .conftest import ROOT, free_port
+from .elsewhere import serving
 from .faults import FAULTS, LONGEST, Vectors, Way, close, original, register, rows_of, vectors_of
 
 PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
@@ -66,24 +65,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         found = Served(register(folder / "store", "bert"), f"http://127.0.0.1:{port}", original("bert"))
         (line,) = re.findall(r"^mlflow models serve .*", PAGE, re.MULTILINE)
-        settings = environment(MLFLOW_TRACKING_URI=tracking_uri(), OMP_NUM_THREADS="1", MLFLOW_DISABLE_TELEMETRY="true", PYTHONSAFEPATH="1")
-        settings.pop("PYTHONPATH", None)
-        settings["PATH"] = f"{Path(sys.executable).parent}:{settings['PATH']}"  # what the page's `source` does
-        command = shlex.split(found.here(line).replace("8080", str(port)))
-        with (folder / "log").open("wb") as log:
-            child = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=log)
-        try:
-            begun = time.monotonic()
-            while not services.answers(f"{found.address}/ping"):
-                assert child.poll() is None and time.monotonic() - begun < 120, (folder / "log").read_text("utf-8")
-                time.sleep(0.1)
+        with serving(shlex.split(found.here(line).replace("8080", str(port))), found.address, folder):
             yield found
-            assert child.poll() is None, "it lives after all of this"
             close(found.encode(["a crane"])[0], found.encoder.encode("a crane")[0])
-        finally:
-            if process := processes.find(child.pid):
-                processes.end(process, 5)
-            child.wait()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
