@@ -52,13 +52,17 @@ def lines_of(store: Store, address: str, *, verify: bool) -> Iterator[Line]:
     names = [alias for alias, number in aliases.of(version.name).items() if number == version.number]
     shown = f" ({', '.join(names)})" if names else ""
     yield Line("version", f"{version.uri}{shown}")
-    yield Line("MLflow run", f"{version.run_id}, {run.info.status.lower()}, preset {run.data.params.get('preset', 'unknown')}")
+    yield Line("MLflow run", f"{version.run_id}, {run.info.status.lower()}, {_made(run.data.params)}")
     for section, settings in _sections(run.data.params).items():
         yield Line(f"settings, {section}", settings)
     tags = run.data.tags
     yield Line("code", f"commit {tags.get('code_commit', 'unknown')}, version {tags.get('code_version', 'unknown')}")
     of_version = _of_head if models.FINETUNED.key_tag in version.tags else _of_encoder
     yield from of_version(store, version, verify=verify)
+
+
+def _made(params: Mapping[str, str]) -> str:
+    return f"task {params['task']}" if "task" in params else f"preset {params.get('preset', 'unknown')}"
 
 
 def _of_encoder(store: Store, version: Version, *, verify: bool) -> Iterator[Line]:

@@ -155,7 +155,7 @@ def report_markdown(version: Version, run: Output, shards: ShardSettings, durati
     links = ", ".join(f"[{name}]({page})" for name, page in pages.items() if page) or "`make up` shows it in MLflow"
     tasks = [(plain(entry.name), duration(entry.seconds), "found" if entry.found else "done") for entry in durations]
     sections = {
-        "Encoder": f'`{version.uri}`: {links}\n\n```\npretrain-bert encode {version.uri} "a crane is flying"\n```',
+        "Encoder": f'`{version.uri}`: {links}\n\n```\n.venv/bin/pretrain-bert encode {version.uri} "a crane is flying"\n```',
         "Gate": plain(decision),
         "Figures": figures_markdown(run.facts, shards),
         "Stages": table(("stage", "time", "output"), tasks, right=(1,)),

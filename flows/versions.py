@@ -24,6 +24,7 @@ PREVIOUS = "previous"
 HEAD_TAG = "finetuned_key"  # of a version with a head, which has its encoder's `encoder_key` too
 _PARTS = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<number>\d+)|@(?P<alias>[^/@]+))")
 _PAGE = 100
+_NOT_THERE = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}  # the second of an alias
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,20 @@ def params_of(version: Version) -> dict[str, str]:
             return {}
 
 
+def _choices(name: str) -> str:
+    """What there is of a name."""
+    with connect() as client:
+        try:
+            known = client.get_registered_model(name).aliases
+        except MlflowException as error:
+            if error.error_code not in _NOT_THERE:
+                raise
+            return "wanted a name that is registered"
+    aliases = ", ".join(f"@{alias}" for alias in sorted(known)) or "no alias"
+    last = newest(name)
+    return f"{name} has {aliases} and, at most, versions up to {last.number if last else 0}"
+
+
 def at(address: str) -> Version:
     """The version at an address.
 
@@ -167,5 +182,10 @@ def at(address: str) -> Version:
         raise RegistryError(f"{address}: not a version; wanted models:/NAME/NUMBER or models:/NAME@ALIAS")
     name, number, alias = parts["name"], parts["number"], parts["alias"]
     with connect() as client:
-        found = client.get_model_version(name, number) if number else client.get_model_version_by_alias(name, alias)
+        try:
+            found = client.get_model_version(name, number) if number else client.get_model_version_by_alias(name, alias)
+        except MlflowException as error:
+            if error.error_code not in _NOT_THERE:
+                raise
+            raise RegistryError(f"{address}: {error.message}; {_choices(name)}") from error
     return Version(name, str(found.version), str(found.run_id), dict(found.tags))

@@ -71,7 +71,10 @@ class Encoder:
             if not (folder / name).is_file():
                 raise EncodingError(f"{folder}: no {name} here; wanted an encoder folder")
         try:
-            shape = shape_of(json.loads((folder / CONFIG).read_text("utf-8")))
+            config = json.loads((folder / CONFIG).read_text("utf-8"))
+            if "finetuning" in config:
+                raise ValueError("it has a head; wanted the encoder that it started from")
+            shape = shape_of(config)
             model = BertForPretraining(shape)
             model.load_state_dict(from_transformers(load_file(folder / WEIGHTS), shape))
             tokenizer = Tokenizer.from_str((folder / TOKENIZER).read_text("utf-8"))

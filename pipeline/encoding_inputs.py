@@ -68,6 +68,8 @@ class Source:
 
     def _lines(self) -> Iterator[str | tuple[str, str]]:
         if self.address == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise TableError("standard input: closed; wanted lines of text")
             try:
                 yield from self._inputs(sys.stdin.buffer)
             except OSError as error:

@@ -37,17 +37,18 @@ def write_vectors(path: Path, encoded: Iterable[Encoded], encoder: Encoder, *, p
         _WRITERS[path.suffix](file, encoded, encoder, pooled)
 
 
-def check_destination(path: Path, *, pooled: bool) -> None:
+def check_destination(path: Path, *, pooled: bool, source: str = "") -> None:
     """See, before anything is encoded, that there can be such a file.
 
+    :param source: the file of inputs.
     :raises EncodingError: the ending is none that is known or cannot hold what is written.
-    :raises PipelineError: a folder has that name, or none that it would be in is there.
+    :raises PipelineError: a folder has that name, or none that it would be in is there, or it is the file of inputs.
     """
     if path.suffix not in _WRITERS:
         raise EncodingError(f"{path}: not a known kind of file; wanted a name that ends in {', '.join(_WRITERS)}")
     if path.suffix == ".npy" and not pooled:
         raise EncodingError(f"{path}: one array cannot hold rows that differ in length; wanted .parquet, .jsonl, or a pooling")
-    check_place(path)
+    check_place(path, source)
 
 
 def write_json_lines(file: TextIO, encoded: Iterable[Encoded], encoder: Encoder, *, pooled: bool) -> None:

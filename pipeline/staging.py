@@ -52,11 +52,14 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         aside.unlink(missing_ok=True)
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, source: str) -> None:
     """See, before any work, that a file may be written there.
 
-    :raises PipelineError: a folder has that name, or none that it would be in is there.
+    :param source: what is read meanwhile.
+    :raises PipelineError: a folder has that name, or none that it would be in is there, or it is what is read.
     """
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        raise PipelineError(f"{path}: is what is read, and would be replaced; wanted another file")
     if path.is_dir() or not path.parent.is_dir():
         why = "a folder" if path.is_dir() else "its folder is not there"
         raise PipelineError(f"{path}: {why}; wanted a file in a folder of this machine")

@@ -102,7 +102,7 @@ def _encode_many(options: argparse.Namespace) -> None:
     if (size := whole_number("--batch-size", options.batch_size or "128")) < 1:
         raise SettingsError(f"--batch-size: got {size}, wanted at least 1")
     if options.to:
-        check_destination(Path(options.to), pooled=pooled)
+        check_destination(Path(options.to), pooled=pooled, source=options.file)
     encoder = load_encoder(options.model)
     stream = Stream(encoder, pooling=pooling, truncate=options.truncate, batch_size=size, where=source.where)
     encoded = _with_progress(stream.encode(source.read()), source.count())

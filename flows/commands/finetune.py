@@ -102,7 +102,9 @@ def _predict_many(options: argparse.Namespace) -> None:
     source = Source(options.file, options.column or _TEXT, options.pair_column, options.pairs)
     check_source(source, lambda name: bool(getattr(options, name)))
     if options.to:
-        check_place(Path(options.to))
+        if not options.to.endswith(".jsonl"):
+            raise SettingsError(f"--to: got {options.to}, wanted a name that ends in .jsonl, since JSON Lines are written")
+        check_place(Path(options.to), options.file)
     model = _load(options.model)
     inputs = ((entry, None) if isinstance(entry, str) else entry for entry in source.read())
     lines = (json.dumps(found, ensure_ascii=False) for found in model.predict(inputs, where=source.where))
@@ -110,7 +112,8 @@ def _predict_many(options: argparse.Namespace) -> None:
         print_lines(lines)
         return
     with written_whole(Path(options.to)) as file:
-        file.writelines(f"{line}\n".encode() for line in lines)
+        count = sum(1 for line in lines if file.write(f"{line}\n".encode()))
+    print_lines([f"{count:,} predicted into {options.to}"])
 
 
 def _load(model: str) -> "Finetuned":
@@ -129,6 +132,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"{found['answer'] or '(no answer)'}"
         yield f"probability {found['probability']:.4f}, characters {found['start']} to {found['end']}"
         return
-    yield found["label"]
+    yield _shown(found["label"])
     for label, probability in sorted(found["probabilities"].items(), key=lambda entry: -entry[1]):
-        yield f"{label:>16}  {probability:.4f}"
+        yield f"{_shown(label):>16}  {probability:.4f}"
+
+
+def _shown(label: str) -> str:
+    return label if label.isprintable() else repr(label)

@@ -18,6 +18,8 @@ def print_lines(lines: Iterable[str]) -> None:
 @contextmanager
 def printing() -> Iterator[None]:
     """Where nobody reads any more, as after `| head`, the command ends quietly; what else goes wrong is one line."""
+    if sys.stdout is None:
+        raise PipelineError("standard output: closed; wanted it open, or a file by --to")
     try:
         yield
         sys.stdout.flush()

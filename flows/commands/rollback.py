@@ -1,6 +1,7 @@
 """The command `rollback`: the champion before the present one is the champion again."""
 
 import argparse
+import logging
 import re
 from typing import Any
 
@@ -29,6 +30,8 @@ def _roll_back(options: argparse.Namespace) -> None:
     check_model_name(name)
     if options.to is not None and not (options.to.isascii() and options.to.isdecimal()):
         raise SettingsError(f"--to: got {options.to!r}, wanted the number of a version")
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("pipeline").setLevel(logging.INFO)  # who is waited for, where a run's gate is at it
     from .. import aliases  # imports MLflow
 
     with store().lease("gate", name):

@@ -48,6 +48,8 @@ def _question(entry: Any, context: str, where: str) -> Question:
     question = _text(entry, "question")
     if not question.strip() or not context.strip():
         raise LabelledDataError(f"{where}: its {'question' if context.strip() else 'context'} is empty; wanted text")
+    if not isinstance(entry.get("is_impossible", False), bool):
+        raise TypeError(f"is_impossible is {entry['is_impossible']!r:.40}, wanted true or false")
     answers = () if entry.get("is_impossible") else tuple((_text(answer, "text"), answer["answer_start"]) for answer in entry["answers"])
     if not answers and not entry.get("is_impossible"):
         raise LabelledDataError(f"{where}: has no answer; wanted one, or is_impossible: true")

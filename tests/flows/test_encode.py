@@ -57,6 +57,20 @@ def test_files_of_sentences(small_encoder: Output, encoder: Encoder, tmp_path: P
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), wanted, atol=1e-5)
 
 
+def test_closed_streams_and_the_input_as_output_are_one_line(
+    small_encoder: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a crane"}\n', "utf-8")
+    for name, arguments in (("stdin", ["--file", "-"]), ("stdout", ["--file", tmp_path / "a.jsonl"])):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, name, None)
+            assert encode(small_encoder, *arguments) == 1
+        assert capsys.readouterr().err.startswith(f"error: standard {name.removeprefix('std')}put: closed; wanted")
+    assert encode(small_encoder, "--file", tmp_path / "a.jsonl", "--to", tmp_path / "." / "a.jsonl") == 1
+    assert "a.jsonl: is what is read, and would be replaced; wanted another file" in capsys.readouterr().err
+    assert (tmp_path / "a.jsonl").read_text("utf-8") == '{"text": "a crane"}\n'
+
+
 def test_standard_input_to_standard_output(
     small_encoder: Output, encoder: Encoder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,6 +303,7 @@ print(json.dumps([reviews, pair, answer]))
         ),
         (["finetune", "x", "--task", "classification", "--train", "y", "--model-name", "a b"], "model name: got 'a b'"),
         (["predict", "x"], "predict: wanted a text or --file, one of the two"),
+        (["predict", "x", "--file", "y", "--to", "z.parquet"], "--to: got z.parquet, wanted a name that ends in .jsonl"),
         (["predict", "x", "y", "--to", "z"], "--to: got one without --file"),
         (["predict", "nowhere", "y"], "nowhere: no config.json here; wanted the folder of a fine-tuned encoder"),
     ],

@@ -65,6 +65,19 @@ def test_a_float_is_the_same_text_in_every_form(tmp_path: Path) -> None:
         assert rows(tmp_path / "a.parquet", "label") == wanted
 
 
+def test_strings_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    offsets, values = (pa.py_buffer(values) for values in (b"\0\0\0\0\2\0\0\0\4\0\0\0", b"\xff\xfeab"))
+    pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, [None, offsets, values])}), tmp_path / "a.parquet")
+    with pytest.raises(TableError, match=r"a.parquet: not readable \(.*UTF-?8"):
+        rows(tmp_path / "a.parquet", "text")
+
+
+def test_a_header_alone_has_no_rows(tmp_path: Path) -> None:
+    for end in ("", "\n"):
+        (tmp_path / "a.csv").write_text(f"text,label{end}", "utf-8")
+        assert rows(tmp_path / "a.csv", "text") == []
+
+
 def test_line_ends_of_old_macs_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"text,label\ra,1\rb,2\r")
     with pytest.raises(

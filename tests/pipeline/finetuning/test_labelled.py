@@ -111,11 +111,23 @@ def asked(**changed: Any) -> dict[str, Any]:
         (asked(answers=[]), r"question 'q1': has no answer; wanted one, or is_impossible: true"),
         (asked(question=" "), r"question 'q1': its question is empty"),
         (asked(answers=[{"text": "crane"}]), r"after question 'q1': KeyError: 'answer_start'; wanted SQuAD's form"),
+        (asked(is_impossible="false"), r"after question 'q1': TypeError: is_impossible is 'false', wanted true or false"),
         (asked(question="what \ud83d flies"), r"after question 'q1': TypeError: question has half a surrogate pair"),
         ([1], r"after the head: TypeError"),
         ({"rows": []}, r"after the head: KeyError: 'data'"),
     ],
-    ids=["offset", "negative", "empty answer", "no answer", "empty question", "no offset", "surrogate", "list", "no data"],
+    ids=[
+        "offset",
+        "negative",
+        "empty answer",
+        "no answer",
+        "empty question",
+        "no offset",
+        "text for a boolean",
+        "surrogate",
+        "list",
+        "no data",
+    ],
 )
 def test_what_is_wrong_with_questions_is_one_line(tmp_path: Path, values: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=rf"train.json: {message}"):
