@@ -36,7 +36,6 @@ _REFUSALS = {"UNAUTHENTICATED": " there", "PERMISSION_DENIED": " that may do thi
 _HIDDEN = {"kind", "step"}  # of a metrics row
 ROWS = 50  # of metrics at a time, since MLflow takes 1,000 values at most
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # has the pages show training, not chat
 _PAGE = 1000  # entries that one search brings
 
 
@@ -133,7 +132,7 @@ def experiment(client: MlflowClient) -> str:
         return str(known.experiment_id)
     local = None if tracking_uri().startswith("http") else mlflow_artifacts().as_uri()
     try:
-        return str(client.create_experiment(EXPERIMENT, artifact_location=local, tags=_KIND))
+        return str(client.create_experiment(EXPERIMENT, artifact_location=local))
     except MlflowException:  # another process was faster
         if known := client.get_experiment_by_name(EXPERIMENT):
             return str(known.experiment_id)
