@@ -11,8 +11,6 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from pipeline.export import export_encoder
 from pipeline.finetuning.labelled import Columns, publish_labelled
 from pipeline.finetuning.loop import finetune
@@ -75,7 +73,6 @@ def pretrain(store: Store, articles: list[str], work: Path) -> Output:
     return export_encoder(store, finished, built.vocabulary, built.corpus)
 
 
-@pytest.mark.timeout(300)
 def test_a_pretrained_encoder_beats_random_weights(wikitext2: str, tmp_path: Path) -> None:
     store, articles = Store(str(tmp_path / "store")), longest_articles(wikitext2, 2)
     encoder = pretrain(store, articles, tmp_path / "pretraining")
